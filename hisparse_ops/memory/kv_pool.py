@@ -1,0 +1,66 @@
+"""The GPU pool: one tensor, many views.
+
+| view | shape | over |
+|---|---|---|
+| layer | [rows, width], row `block * block_stride + offset` | the layer's slot of every block |
+| index | [num_blocks, block_size, index_width] | the leader's slot of every block |
+
+Views overlap; that two leases never hold the same block is what keeps them apart.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hisparse_ops.memory.layout import Layout
+from hisparse_ops.memory.views import elements
+
+
+class KVPool:
+    """Owns `layout.device_bytes` on `device`. Bytes are as they come, only the null block is zeros:
+    a masked entry may be pointed at it, and garbage there could be a NaN.
+
+    Raises `LayoutError` if `row_bytes` or `index_row_bytes` is no whole number of `dtype` elements.
+    """
+
+    def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+        self.layout = layout
+        self.width = elements(layout.spec.row_bytes, dtype, "row_bytes")
+        self.index_width = elements(layout.spec.index_row_bytes, dtype, "index_row_bytes")
+        self.storage = torch.empty(layout.device_bytes // dtype.itemsize, dtype=dtype, device=device)
+        self._block_elements = layout.block_bytes // dtype.itemsize
+        self.storage[: self._block_elements].zero_()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.storage.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.storage.device
+
+    @property
+    def bytes(self) -> int:
+        return self.storage.nbytes
+
+    def layer_rows(self, layer: int) -> torch.Tensor:
+        """[rows, width]: the flat row view of one layer. It ends with the layer's page in the last block,
+        so that the views of all layers have equally many rows."""
+        layout = self.layout
+        first = layout.slot_of(layer) * layout.block_size
+        rows = (layout.num_blocks - 1) * layout.block_stride + layout.block_size
+        return self.storage.view(-1, self.width)[first : first + rows]
+
+    def unit_rows(self, unit: int) -> list[torch.Tensor]:
+        """`layer_rows` of all layers of a unit."""
+        return [self.layer_rows(layer) for layer in self.layout.units[unit].layers]
+
+    def index_rows(self, leader: int) -> torch.Tensor:
+        """[num_blocks, block_size, index_width]: the index keys of one leader."""
+        layout = self.layout
+        page_elements = layout.block_size * self.index_width
+        return self.storage.as_strided(
+            (layout.num_blocks, layout.block_size, self.index_width),
+            (self._block_elements, self.index_width, 1),
+            layout.index_slot_of(leader) * page_elements,
+        )
