@@ -1,0 +1,204 @@
+"""The façade of the control plane: events in, immutable plans out. Decides nothing itself.
+
+A step of an engine:
+    admit / extend ... -> plan_step -> (workers run) -> apply(reports) -> step_done -> seal ... -> finish ...
+Several steps may be in flight. Every call costs what it changes, never the length of a history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .config import CoordinatorConfig
+from .landing import Landing
+from .planner import Planner
+from .policy import Policy, WatermarkPolicy
+from .pressure import Pressure
+from .publication import Publisher
+from .request import Request
+from .residency import Residency
+from .state import ControlState
+from .types import (
+    Admission,
+    Extended,
+    Extension,
+    Limits,
+    PoolShape,
+    RankReport,
+    RefusalReason,
+    Refused,
+    RequestId,
+    Scheduled,
+    StepPlan,
+    TokenHash,
+)
+
+NO_NEW_PAGES = Extended(0)
+
+
+class Coordinator:
+    def __init__(
+        self,
+        layout: PoolShape,
+        config: CoordinatorConfig,
+        policy: Policy | None = None,
+        gpu_order: Iterable[int] | None = None,
+        host_order: Iterable[int] | None = None,
+    ) -> None:
+        """`policy` decides who gives way under pressure (default: `WatermarkPolicy`). `gpu_order`
+        and `host_order` name the blocks of the pools in the order of their free queues."""
+        self._config = config
+        self._layout = layout
+        self._block_size = layout.block_size
+        self._orders = (gpu_order, host_order)
+        self._state = state = ControlState(layout, config, gpu_order, host_order)
+        if policy is None:
+            policy = WatermarkPolicy(state.gpu.usable, state.ledger.hot_cost, config.watermark_divisor)
+        self._residency = Residency(state)
+        self._publisher = Publisher(state, self._residency)
+        self._pressure = Pressure(state, self._residency, policy)
+        self._landing = Landing(state, self._residency, self._pressure, policy)
+        self._planner = Planner(state, self._residency, self._publisher, self._pressure)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def admit(
+        self, request_id: RequestId, token_hashes: Sequence[TokenHash], num_tokens: int, limits: Limits
+    ) -> Admission:
+        """Make a request live. `token_hashes`: one chained hash per full page of the `num_tokens`
+        tokens known now. A refusal changes nothing about the request."""
+        self._check_admission(token_hashes, num_tokens, limits)
+        hashes = token_hashes if self._config.host_tier else ()
+        return self._landing.admit(request_id, hashes, num_tokens, limits)
+
+    def can_admit(self, token_hashes: Sequence[TokenHash], num_tokens: int, limits: Limits) -> bool:
+        """Whether the admission ledger has room for such a request now. Pure."""
+        self._check_admission(token_hashes, num_tokens, limits)
+        return self._landing.refusal(token_hashes, num_tokens, limits) is None
+
+    def extend(self, request_id: RequestId, num_tokens: int) -> Extension:
+        """See that positions below `num_tokens` have pages. A refusal changes nothing about them."""
+        request = self._live(request_id)
+        pages = request.pages
+        if num_tokens <= len(pages.table) * self._block_size:
+            if num_tokens > request.length:
+                request.length = num_tokens
+            return NO_NEW_PAGES
+        limits = request.limits
+        if num_tokens > limits.max_tokens:
+            raise ValueError(f"num_tokens: expected at most max_tokens ({limits.max_tokens}), got {num_tokens}")
+        new_pages = self._state.ledger.pages(num_tokens) - len(pages)
+        refused = self._extension_refusal(request, new_pages)
+        if refused is not None:
+            return refused
+        self._state.ledger.grown(request, new_pages)
+        for _ in range(new_pages):
+            self._residency.add_fresh(request)
+        request.length = num_tokens
+        return Extended(new_pages)
+
+    def seal(self, request_id: RequestId, final_tokens: int, token_hashes: Sequence[TokenHash] = ()) -> None:
+        """Positions below `final_tokens` are final: no draft, no row that will be computed again.
+        `token_hashes` are those of the pages that have become full since admission or the last
+        call."""
+        request = self._live(request_id)
+        if not request.final_tokens <= final_tokens <= request.computed:
+            raise ValueError(
+                f"final_tokens: expected {request.final_tokens} .. {request.computed} (computed), got {final_tokens}"
+            )
+        request.final_tokens = final_tokens
+        sealed = final_tokens // self._block_size
+        if not token_hashes and sealed == request.sealed_pages:
+            return
+        if self._config.host_tier:
+            request.hashes.extend(token_hashes)
+            queue, table = self._state.spill_queue, request.pages.table
+            for page in table[request.sealed_pages : sealed]:
+                if page.transfer is None:  # a restore under way ends in the queue by itself
+                    queue.append((request, page))
+        request.sealed_pages = sealed
+        self._publisher.advance(request)
+
+    def finish(self, request_id: RequestId, publish: bool = True) -> None:
+        """The request ends. With `publish`, its sealed pages go on to become durable and visible."""
+        request = self._live(request_id)
+        keep = self._publisher.detach(request) if publish and self._config.host_tier else 0
+        self._residency.leave(request, keep)
+
+    def preempt(self, request_id: RequestId) -> None:
+        """The request gives up everything at once. What is published stays; nothing new will be."""
+        self._residency.leave(self._live(request_id), keep=0)
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def plan_step(self, scheduled: Sequence[Scheduled]) -> StepPlan:
+        """All that every rank must do around the next step; an empty list moves pending work on."""
+        return self._planner.plan(scheduled)
+
+    def apply(self, report: RankReport) -> None:
+        """Take in a rank's report. Repeated, late, split or foreign parts change nothing."""
+        if self._state.epochs.get(report.rank) == report.epoch:
+            self._publisher.apply(report)
+
+    def step_done(self, sequence: int) -> None:
+        """Every rank's device work of step `sequence` has ended."""
+        self._state.fence.done(sequence)
+
+    # -- questions: pure ---------------------------------------------------------------------
+
+    def cached_tokens(self, token_hashes: Sequence[TokenHash]) -> int:
+        """Tokens of the longest prefix hit."""
+        return len(self._state.hit(token_hashes)) * self._block_size
+
+    def is_host_readable(self, request_id: RequestId) -> bool:
+        """Whether the request holds its whole hot region."""
+        return self._live(request_id).hot is not None
+
+    def fully_resident(self, request_id: RequestId) -> bool:
+        """Whether every page is read from the GPU."""
+        return self._live(request_id).pages.resident
+
+    def is_readable(self, request_id: RequestId) -> bool:
+        """Whether every position can be read, so that the request may be scheduled."""
+        return self._live(request_id).readable
+
+    def reclaimable(self) -> int:
+        """GPU blocks that are free, or clean and can be given up at once."""
+        clean = sum(request.unpinnable_count() for request in self._state.moved)
+        return self._state.gpu.free + clean * self._layout.num_groups
+
+    def quiescent(self) -> bool:
+        """Whether nothing is under way: no step, transfer, copy, detached request or resting block."""
+        state = self._state
+        pending = (state.transfers.active, state.transfers.copies, state.detached, state.spill_queue)
+        return not any(pending) and not state.fence.in_flight
+
+    # ----------------------------------------------------------------------------------------
+
+    def _live(self, request_id: RequestId) -> Request:
+        request = self._state.live.get(request_id)
+        if request is None:
+            raise ValueError(f"request_id: {request_id!r} is not live")
+        return request
+
+    def _check_admission(self, token_hashes: Sequence[TokenHash], num_tokens: int, limits: Limits) -> None:
+        if not 1 <= num_tokens <= limits.max_tokens:
+            raise ValueError(f"num_tokens: expected 1 .. max_tokens ({limits.max_tokens}), got {num_tokens}")
+        if limits.max_step_tokens < 1:
+            raise ValueError(f"limits.max_step_tokens: expected at least 1, got {limits.max_step_tokens}")
+        if len(token_hashes) > num_tokens // self._block_size:
+            raise ValueError(
+                f"token_hashes: expected at most {num_tokens // self._block_size} (one per full page), "
+                f"got {len(token_hashes)}"
+            )
+
+    def _extension_refusal(self, request: Request, new_pages: int) -> Refused | None:
+        state = self._state
+        if self._config.host_tier:
+            available = state.host.free - state.ledger.others_reserved(request)
+            if new_pages > available:
+                coming = state.fence.resting_host or state.detached or state.transfers.active
+                return Refused(RefusalReason.PENDING if coming else RefusalReason.HOST_BLOCKS, new_pages, available)
+        needed = new_pages * state.ledger.page_blocks
+        reason = self._pressure.make_room(needed, request)
+        return None if reason is None else Refused(reason, needed, state.gpu.free)

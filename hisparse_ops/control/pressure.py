@@ -1,0 +1,137 @@
+"""How room is made on the GPU, and how requests become resident again.
+
+Room for a hot region is kept as long as some live request may still have to be moved to the host:
+to give up pages it must hold its region first. With the admission ledger this makes every admitted
+request squeezable to its charge, so an allocation within it succeeds, at once or after transfers.
+"""
+
+from __future__ import annotations
+
+from .pages import PageState
+from .policy import Candidate, Policy
+from .request import Request
+from .residency import Residency
+from .state import ControlState
+from .types import RefusalReason
+
+
+class Pressure:
+    def __init__(self, state: ControlState, residency: Residency, policy: Policy) -> None:
+        self._state = state
+        self._residency = residency
+        self._policy = policy
+
+    def make_room(self, needed: int, grower: Request | None = None) -> RefusalReason | None:
+        """See that `needed` GPU blocks can be leased; else why not. `grower` asks for them."""
+        if not self._state.config.host_tier:
+            return self._room_without_host(needed, grower)
+        while self._state.gpu.free - needed < self.reserve():
+            if self._squeeze_one():
+                continue
+            coming = self.coming()
+            if self._state.gpu.free + coming - needed >= self.reserve():
+                return RefusalReason.PENDING
+            if not self._move_one(grower, at_a_loss=True):
+                return RefusalReason.PENDING if coming else RefusalReason.GPU_BLOCKS
+        return None
+
+    def relieve(self) -> None:
+        """Once a step: give up clean pages and move requests until the forecast is above the mark."""
+        while self._policy.pressure(self._state.gpu.free):
+            if self._squeeze_one():
+                continue
+            if not self._policy.pressure(self._state.gpu.free + self.coming()) or not self._move_one(
+                None, at_a_loss=False
+            ):
+                break
+
+    def bring_back(self) -> None:
+        """Once a step: help stranded requests; without pressure, make one request resident again."""
+        for request in list(self._state.stranded):
+            self._help(request)
+        if not self._policy.room(self._state.gpu.free, 0):
+            return
+        hot_cost = self._state.ledger.hot_cost
+        candidates = [Candidate(r, hot_cost, self._missing(r)) for r in self._state.moved if not r.importing]
+        chosen = self._policy.returning(candidates)
+        if chosen is not None and self._policy.room(self._state.gpu.free, chosen.costs):
+            self._return(chosen.request)
+
+    def coming(self) -> int:
+        """GPU blocks that transfers and steps under way will free, when clean pages are given up."""
+        groups = self._state.shape.num_groups
+        pages = sum(request.releasable() - request.unpinnable_count() for request in self._state.moved)
+        leaving = sum(not t.request.live and t.holds_lease for t in self._state.transfers.active.values())
+        return self._state.fence.resting_gpu + (pages + leaving) * groups
+
+    def reserve(self) -> int:
+        """Blocks to leave alone: a hot region, while a live request may need one."""
+        return self._state.ledger.hot_cost if self._state.movable else 0
+
+    def _room_without_host(self, needed: int, grower: Request | None) -> RefusalReason | None:
+        ledger = self._state.ledger
+        promised = ledger.reserved_pages if grower is None else ledger.others_reserved(grower)
+        if self._state.gpu.free - promised * ledger.page_blocks >= needed:
+            return None
+        return RefusalReason.PENDING if self._state.fence.resting_gpu else RefusalReason.GPU_BLOCKS
+
+    def _squeeze_one(self) -> bool:
+        """Give up the clean pages of the moved request that has most of them; whether it had any."""
+        most = max(self._state.moved, key=Request.unpinnable_count, default=None)
+        return most is not None and self._squeeze(most)
+
+    def _squeeze(self, request: Request) -> bool:
+        pages = request.unpinnable()
+        for page in pages:
+            self._residency.unpin(request, page)
+        return bool(pages)
+
+    def _move_one(self, grower: Request | None, at_a_loss: bool) -> bool:
+        """Grant one request its hot region and give up its clean pages; whether one was moved.
+        `at_a_loss`: even one that frees less than its region costs; `grower`: even if nothing."""
+        state, groups = self._state, self._state.shape.num_groups
+        if state.gpu.free < state.ledger.hot_cost:
+            return False
+        least = 0 if at_a_loss else state.ledger.hot_cost
+        candidates = [
+            Candidate(request, frees, state.ledger.hot_cost)
+            for request in state.movable
+            if not request.importing and ((frees := request.releasable() * groups) > least or request is grower)
+        ]
+        chosen = self._policy.victim(candidates)
+        if chosen is None:
+            return False
+        self._residency.grant_hot(chosen.request)
+        self._squeeze(chosen.request)
+        return True
+
+    def _missing(self, request: Request) -> int:
+        """GPU blocks it takes to make every page of a moved request resident and pinned."""
+        pages = request.pages.count(PageState.HOST_ONLY) + request.pages.count(PageState.CLEAN_UNPINNED)
+        return pages * self._state.shape.num_groups
+
+    def _return(self, request: Request) -> None:
+        """Bring a moved request nearer to full residency; at the end its region is given back."""
+        pages = request.pages
+        for index in sorted(pages.in_state[PageState.CLEAN_UNPINNED]):
+            self._residency.pin(request, pages[index])
+        self._fetch(request, self._state.config.restore_budget)
+        if pages.resident and not pages.in_state[PageState.RESTORING]:
+            self._residency.return_hot(request)
+
+    def _fetch(self, request: Request, budget: int) -> None:
+        """Adopt host-only pages, or plan to restore them, `budget` pages at most, head first."""
+        for index in sorted(request.pages.in_state[PageState.HOST_ONLY])[:budget]:
+            if not self._residency.adopt(request, request.pages[index]):
+                self._residency.restore(request, request.pages[index])
+
+    def _help(self, request: Request) -> None:
+        """Pages of a resident request are on the host only, because a restore failed: try again,
+        or let it read them from there."""
+        free = self._state.gpu.free
+        if request.pages.resident:
+            del self._state.stranded[request]
+        elif free - self._missing(request) >= self.reserve():
+            self._fetch(request, len(request.pages))
+        elif request.movable and free >= self._state.ledger.hot_cost:
+            self._residency.grant_hot(request)
