@@ -1,7 +1,7 @@
 """What the fakes of `ops.py` check, so that a wrong shape, dtype or device surfaces while tracing.
 
-The compiled halves check the same and more (strides, overlap, sizes) on every call. Every failure is a
-RuntimeError that names the argument."""
+The compiled halves check the same and more (strides, overlap) on every call, in the same words. Every failure is
+a RuntimeError that names the argument."""
 
 from __future__ import annotations
 
@@ -10,99 +10,70 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-INDEX = torch.int32
-COUNT = torch.int64
+MAX_ROWS = 2**31
 
 
-def tensor(name: str, value: Tensor, dtype: torch.dtype, *shape: int | None) -> torch.Size:
-    """Checks dtype and shape (None = any size) and returns the shape."""
-    torch._check(
-        value.dtype == dtype and value.dim() == len(shape),
-        lambda: f"{name} must have dtype {dtype} and {len(shape)} dimensions, got {value.dtype} and {value.dim()}",
-    )
-    for dim, size in enumerate(shape):
-        if size is not None:
-            torch._check(
-                value.shape[dim] == size,
-                lambda dim=dim, size=size: f"{name} must have size {size} in dimension {dim}, got {value.shape[dim]}",
-            )
-    return value.shape
+class Checks:
+    """The checks of one call, all against the device of one tensor."""
 
+    def __init__(self, op: str, anchor: Tensor) -> None:
+        self.op = op
+        self.device = anchor.device
 
-def same_shape(**values: Tensor) -> torch.Size:
-    """Checks that index tensors of any shape agree in it, and returns it."""
-    (first_name, first), *others = values.items()
-    for name, value in values.items():
-        torch._check(value.dtype == INDEX, lambda name=name, value=value: f"{name} must be int32, got {value.dtype}")
-    for name, value in others:
-        torch._check(
-            value.shape == first.shape,
-            lambda name=name, value=value: (
-                f"{name} must have the shape of {first_name}, {tuple(first.shape)}, got {tuple(value.shape)}"
-            ),
+    def require(self, holds: bool, message: str) -> None:
+        torch._check(holds, lambda: f"hisparse::{self.op}: {message}")
+
+    def tensor(self, name: str, value: Tensor, *shape: int | None, dtype: torch.dtype = torch.int32) -> torch.Size:
+        """Checks dtype, device and shape (None = any size) and returns the shape."""
+        self.require(value.dtype == dtype, f"{name} must have dtype {dtype}, got {value.dtype}")
+        self.require(value.dim() == len(shape), f"{name} must have {len(shape)} dimensions, got {value.dim()}")
+        self.require(value.device == self.device, f"{name} must be on the same device as the other arguments")
+        for dim, size in enumerate(shape):
+            if size is not None:
+                got = value.shape[dim]
+                self.require(got == size, f"{name} must have size {size} in dimension {dim}, got {got}")
+        return value.shape
+
+    def pairs(self, source_name: str, source: Tensor, destination_name: str, destination: Tensor) -> None:
+        """Checks two index tensors of any equal shape."""
+        self.tensor(source_name, source, *source.shape)
+        self.tensor(destination_name, destination, *source.shape)
+
+    def pools(
+        self, source_name: str, source: Sequence[Tensor], destination_name: str, destination: Sequence[Tensor]
+    ) -> None:
+        """Checks the two pools of a copy."""
+        self.require(
+            len(source) == len(destination) and len(source) > 0,
+            f"{source_name} and {destination_name} must hold the same layers, got {len(source)} and {len(destination)}",
         )
-    return first.shape
+        self._pool(source_name, source, source[0])
+        self._pool(destination_name, destination, source[0])
 
-
-def same_device(*values: Tensor) -> None:
-    """Checks that all tensors of the call lie on one device."""
-    device = values[0].device
-    for value in values[1:]:
-        torch._check(
-            value.device == device,
-            lambda value=value: f"all tensors must be on {device}, got one on {value.device}",
-        )
-
-
-def pools(layers: dict[str, Sequence[Tensor]], *indices: Tensor) -> None:
-    """Checks the two pools of a copy, by name, and that they lie where the indices do. In a CUDA call either
-    pool may also lie in (pinned) CPU memory."""
-    same_device(*indices)
-    here = indices[0].device
-    (first_name, first), (second_name, second) = layers.items()
-    torch._check(
-        len(first) == len(second) and len(first) > 0,
-        lambda: f"{first_name} and {second_name} must hold the same layers, got {len(first)} and {len(second)}",
-    )
-    sample = first[0]
-    for name, pool in layers.items():
-        for layer in pool:
-            torch._check(layer.dim() == 2, lambda n=name, t=layer: f"{n} must be [rows, width], got {tuple(t.shape)}")
-            torch._check(
-                layer.dtype == sample.dtype and layer.shape[1] == sample.shape[1],
-                lambda n=name, t=layer: (
-                    f"pools must agree in dtype and width ({sample.dtype}, {sample.shape[1]}): "
-                    f"{n} has {t.dtype}, {t.shape[1]}"
-                ),
+    def _pool(self, name: str, layers: Sequence[Tensor], sample: Tensor) -> None:
+        """A pool lies beside the indices, or in CPU memory that a GPU reads."""
+        for layer in layers:
+            dims = layer.dim()
+            self.require(dims == 2, f"{name} must hold [rows, width] tensors, got {dims} dimensions")
+            (rows, width), dtype, device = layer.shape, layer.dtype, layer.device
+            expected = sample.shape[1]
+            self.require(
+                dtype == sample.dtype, f"pools must agree in dtype: {name} has {dtype}, expected {sample.dtype}"
             )
-            torch._check(
-                layer.shape[0] == pool[0].shape[0],
-                lambda n=name, t=layer: f"the layers of {n} must have equal numbers of rows, got {t.shape[0]}",
-            )
-            torch._check(
-                layer.device == here or (here.type == "cuda" and layer.device.type == "cpu"),
-                lambda n=name, t=layer: f"{n} must lie on {here} as the indices do, got {t.device}",
+            self.require(width == expected, f"pools must agree in width: {name} has {width}, expected {expected}")
+            first = layers[0].shape[0]
+            self.require(rows == first, f"the layers of {name} must have equal numbers of rows, got {first} and {rows}")
+            self.require(rows <= MAX_ROWS, f"{name} must have at most 2^31 rows, got {rows}")
+            self.require(
+                device == self.device or (self.device.type == "cuda" and device.type == "cpu"),
+                f"{name} must be on the same device as the indices",
             )
 
-
-def block_sizes(block_size: int, *strides: int) -> None:
-    """Checks that blocks are not empty and do not overlap."""
-    torch._check(block_size > 0, lambda: f"block_size must be positive, got {block_size}")
-    for stride in strides:
-        torch._check(
-            stride >= block_size,
-            lambda stride=stride: f"a block stride must be at least block_size ({block_size}), got {stride}",
-        )
-
-
-def hot_region(slots: int, hot_table: Tensor, block_size: int) -> None:
-    """Checks that the hot table has a block for every slot."""
-    torch._check(
-        slots <= hot_table.shape[1] * block_size,
-        lambda: f"hot_table must name blocks for all {slots} hot slots, has room for {hot_table.shape[1] * block_size}",
-    )
-
-
-def staging(blocks: int) -> None:
-    """Checks the size of a staging area."""
-    torch._check(blocks >= 0, lambda: f"staging_blocks must not be negative, got {blocks}")
+    def block_sizes(self, block_size: int, *strides: int) -> None:
+        """Checks that blocks are not empty, do not overlap, and can be counted in int32."""
+        self.require(block_size > 0, f"block_size must be positive, got {block_size}")
+        for stride in (block_size, *strides):
+            self.require(
+                stride >= block_size, f"a block stride must be at least block_size ({block_size}), got {stride}"
+            )
+            self.require(stride < MAX_ROWS, f"a block stride must stay below 2^31, got {stride}")

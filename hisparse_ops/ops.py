@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from hisparse_ops import _checks as check
+from hisparse_ops._checks import Checks
 from hisparse_ops._library import declare
 from hisparse_ops.hot_state import COUNTER_NAMES, Batch, HotState, MissPlan, Tables
 
@@ -112,22 +113,22 @@ def _resolve(
     outside the tensors, or named a second time, has no pages. `resolve` knows no lengths: the indexer must be
     causal.
     """
-    rows, _ = check.tensor("topk", topk, check.INDEX, None, None)
-    (requests,) = check.tensor("state_rows", state_rows, check.INDEX, None)
-    check.tensor("query_start", query_start, check.INDEX, requests + 1)
-    states, slots = check.tensor("slot_rows", slot_rows, check.INDEX, None, None)
-    check.tensor("slot_stamps", slot_stamps, check.INDEX, states, slots)
-    check.tensor("clock", clock, check.INDEX, states)
-    check.tensor("counters", counters, check.COUNT, len(COUNTER_NAMES))
-    _, pages = check.tensor("host_table", host_table, check.INDEX, states, None)
-    check.tensor("resident_table", resident_table, check.INDEX, states, pages)
-    check.tensor("hot_table", hot_table, check.INDEX, states, None)
-    check.hot_region(slots, hot_table, block_size)
+    check = Checks("resolve", topk)
+    query_rows, _ = check.tensor("topk", topk, None, None)
+    (requests,) = check.tensor("state_rows", state_rows, None)
+    check.tensor("query_start", query_start, requests + 1)
+    states, slots = check.tensor("slot_rows", slot_rows, None, None)
+    check.tensor("slot_stamps", slot_stamps, states, slots)
+    check.tensor("clock", clock, states)
+    check.tensor("counters", counters, len(COUNTER_NAMES), dtype=torch.int64)
+    _, pages = check.tensor("host_table", host_table, states, None)
+    check.tensor("resident_table", resident_table, states, pages)
+    _, hot_blocks = check.tensor("hot_table", hot_table, states, None)
     check.block_sizes(block_size, block_stride)
-    tables = (host_table, resident_table, hot_table)
-    check.same_device(topk, query_start, state_rows, *tables, slot_rows, slot_stamps, clock, counters)
-    plan = (topk.new_empty(topk.shape), topk.new_empty(topk.shape), topk.new_empty(requests))
-    return topk.new_empty(topk.shape), topk.new_empty(rows), *plan
+    room = hot_blocks * block_size
+    check.require(slots <= room, f"hot_table must name blocks for all {slots} hot slots, has room for {room}")
+    device_rows, miss_host_rows, miss_device_rows = (topk.new_empty(topk.shape) for _ in range(3))
+    return device_rows, topk.new_empty(query_rows), miss_host_rows, miss_device_rows, topk.new_empty(requests)
 
 
 @declare(
@@ -149,11 +150,12 @@ def _gather_compact(
     `gather_plan`. A count is clamped to its request's own part of the plan. Work is spread over all rows of the
     batch. host and device must not overlap.
     """
-    rows, columns = check.tensor("miss_host_rows", miss_host_rows, check.INDEX, None, None)
-    check.tensor("miss_device_rows", miss_device_rows, check.INDEX, rows, columns)
-    (requests,) = check.tensor("miss_counts", miss_counts, check.INDEX, None)
-    check.tensor("query_start", query_start, check.INDEX, requests + 1)
-    check.pools({"host": host, "device": device}, miss_host_rows, miss_device_rows, query_start, miss_counts)
+    check = Checks("gather_compact", miss_host_rows)
+    query_rows, columns = check.tensor("miss_host_rows", miss_host_rows, None, None)
+    check.tensor("miss_device_rows", miss_device_rows, query_rows, columns)
+    (requests,) = check.tensor("miss_counts", miss_counts, None)
+    check.tensor("query_start", query_start, requests + 1)
+    check.pools("host", host, "device", device)
 
 
 @declare("gather_plan(Tensor[] host, Tensor(a!)[] device, Tensor host_rows, Tensor device_rows) -> ()")
@@ -164,8 +166,9 @@ def gather_plan(host: Sequence[Tensor], device: Sequence[Tensor], host_rows: Ten
     of any equal shape. A pair with a negative side, or whose device row is out of range, is skipped. A host row at
     or beyond the end writes zeros: never old bytes. Device rows are distinct; host and device must not overlap.
     """
-    check.same_shape(host_rows=host_rows, device_rows=device_rows)
-    check.pools({"host": host, "device": device}, host_rows, device_rows)
+    check = Checks("gather_plan", host_rows)
+    check.pairs("host_rows", host_rows, "device_rows", device_rows)
+    check.pools("host", host, "device", device)
 
 
 @declare("mirror_rows(Tensor[] device, Tensor(a!)[] host, Tensor device_rows, Tensor host_rows) -> ()")
@@ -175,8 +178,9 @@ def mirror_rows(device: Sequence[Tensor], host: Sequence[Tensor], device_rows: T
     Arguments as in `gather_plan`. A pair with a side that is negative or out of range is skipped. Host rows are
     distinct; host and device must not overlap.
     """
-    check.same_shape(device_rows=device_rows, host_rows=host_rows)
-    check.pools({"device": device, "host": host}, device_rows, host_rows)
+    check = Checks("mirror_rows", device_rows)
+    check.pairs("device_rows", device_rows, "host_rows", host_rows)
+    check.pools("device", device, "host", host)
 
 
 @declare("invalidate(Tensor(a!) slot_rows, Tensor state_rows, Tensor host_rows) -> ()")
@@ -185,10 +189,10 @@ def invalidate(slot_rows: Tensor, state_rows: Tensor, host_rows: Tensor) -> None
 
     slot_rows [S, H] changes; state_rows and host_rows [N]. Numbers below 0 or out of range are skipped.
     """
-    check.tensor("slot_rows", slot_rows, check.INDEX, None, None)
-    (entries,) = check.tensor("state_rows", state_rows, check.INDEX, None)
-    check.tensor("host_rows", host_rows, check.INDEX, entries)
-    check.same_device(slot_rows, state_rows, host_rows)
+    check = Checks("invalidate", slot_rows)
+    check.tensor("slot_rows", slot_rows, None, None)
+    (entries,) = check.tensor("state_rows", state_rows, None)
+    check.tensor("host_rows", host_rows, entries)
 
 
 @declare("invalidate_blocks(Tensor(a!) slot_rows, Tensor host_blocks, int block_size) -> ()")
@@ -197,10 +201,10 @@ def invalidate_blocks(slot_rows: Tensor, host_blocks: Tensor, block_size: int) -
 
     slot_rows [S, H] changes; host_blocks [N], numbers below 0 are skipped.
     """
-    check.tensor("slot_rows", slot_rows, check.INDEX, None, None)
-    check.tensor("host_blocks", host_blocks, check.INDEX, None)
+    check = Checks("invalidate_blocks", slot_rows)
+    check.tensor("slot_rows", slot_rows, None, None)
+    check.tensor("host_blocks", host_blocks, None)
     check.block_sizes(block_size)
-    check.same_device(slot_rows, host_blocks)
 
 
 @declare("reset_rows(Tensor(a!) slot_rows, Tensor(b!) slot_stamps, Tensor(c!) clock, Tensor state_rows) -> ()")
@@ -209,11 +213,11 @@ def reset_rows(slot_rows: Tensor, slot_stamps: Tensor, clock: Tensor, state_rows
 
     slot_rows and slot_stamps [S, H] and clock [S] change; state_rows [N], numbers out of range are skipped.
     """
-    states, slots = check.tensor("slot_rows", slot_rows, check.INDEX, None, None)
-    check.tensor("slot_stamps", slot_stamps, check.INDEX, states, slots)
-    check.tensor("clock", clock, check.INDEX, states)
-    check.tensor("state_rows", state_rows, check.INDEX, None)
-    check.same_device(slot_rows, slot_stamps, clock, state_rows)
+    check = Checks("reset_rows", slot_rows)
+    states, slots = check.tensor("slot_rows", slot_rows, None, None)
+    check.tensor("slot_stamps", slot_stamps, states, slots)
+    check.tensor("clock", clock, states)
+    check.tensor("state_rows", state_rows, None)
 
 
 @declare(
@@ -226,11 +230,11 @@ def translate(positions: Tensor, state_rows: Tensor, table: Tensor, block_size: 
     is out of range. With block_stride = block_size it gives host rows from a host table: the two index tensors
     of `mirror_rows` without any work on the CPU.
     """
-    (entries,) = check.tensor("positions", positions, check.INDEX, None)
-    check.tensor("state_rows", state_rows, check.INDEX, entries)
-    check.tensor("table", table, check.INDEX, None, None)
+    check = Checks("translate", positions)
+    (entries,) = check.tensor("positions", positions, None)
+    check.tensor("state_rows", state_rows, entries)
+    check.tensor("table", table, None, None)
     check.block_sizes(block_size, block_stride)
-    check.same_device(positions, state_rows, table)
     return positions.new_empty(entries)
 
 
@@ -253,10 +257,11 @@ def copy_blocks(
     its pool, is skipped. Used for spill, restore, copy-on-write and adoption: src and dst may be one pool, as long as
     no destination block is also a source or named twice (not in compiled code, see above).
     """
-    (entries,) = check.tensor("src_blocks", src_blocks, check.INDEX, None)
-    check.tensor("dst_blocks", dst_blocks, check.INDEX, entries)
+    check = Checks("copy_blocks", src_blocks)
+    (entries,) = check.tensor("src_blocks", src_blocks, None)
+    check.tensor("dst_blocks", dst_blocks, entries)
     check.block_sizes(block_size, src_block_stride, dst_block_stride)
-    check.pools({"src": src, "dst": dst}, src_blocks, dst_blocks)
+    check.pools("src", src, "dst", dst)
 
 
 @declare(
@@ -286,12 +291,12 @@ def stage_prefill(
         copy_blocks(device, staging, resident_blocks, staged_blocks, ...)
         copy_blocks(host, staging, host_blocks, staged_blocks, ...)
     """
-    (requests,) = check.tensor("context_lens", context_lens, check.INDEX, None)
-    check.tensor("state_rows", state_rows, check.INDEX, requests)
-    states, pages = check.tensor("resident_table", resident_table, check.INDEX, None, None)
-    check.tensor("host_table", host_table, check.INDEX, states, pages)
+    check = Checks("stage_prefill", context_lens)
+    (requests,) = check.tensor("context_lens", context_lens, None)
+    check.tensor("state_rows", state_rows, requests)
+    states, pages = check.tensor("resident_table", resident_table, None, None)
+    check.tensor("host_table", host_table, states, pages)
     check.block_sizes(block_size)
-    check.staging(staging_blocks)
-    check.same_device(context_lens, state_rows, resident_table, host_table)
-    lists = [context_lens.new_empty(staging_blocks) for _ in range(3)]
-    return context_lens.new_empty(requests, pages), lists[0], lists[1], lists[2]
+    check.require(staging_blocks >= 0, f"staging_blocks must lie between 0 and 2^31 - 1, got {staging_blocks}")
+    staged, resident, host = (context_lens.new_empty(staging_blocks) for _ in range(3))
+    return context_lens.new_empty(requests, pages), staged, resident, host
