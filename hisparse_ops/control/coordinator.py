@@ -7,21 +7,28 @@ Several steps may be in flight. Every call costs what it changes, never the leng
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 from .config import CoordinatorConfig
+from .errors import ControlError
+from .imports import Imports
+from .invariants import check_all
 from .landing import Landing
+from .metrics import Snapshot
 from .planner import Planner
 from .policy import Policy, WatermarkPolicy
 from .pressure import Pressure
 from .publication import Publisher
 from .request import Request
 from .residency import Residency
-from .state import ControlState
+from .snapshot import take_snapshot
+from .state import ControlState, Order
 from .types import (
     Admission,
     Extended,
     Extension,
+    ImportAnswer,
     Limits,
     PoolShape,
     RankReport,
@@ -33,6 +40,7 @@ from .types import (
     TokenHash,
 )
 
+Answer = TypeVar("Answer", bound=NamedTuple)
 NO_NEW_PAGES = Extended(0)
 
 
@@ -42,22 +50,24 @@ class Coordinator:
         layout: PoolShape,
         config: CoordinatorConfig,
         policy: Policy | None = None,
-        gpu_order: Iterable[int] | None = None,
-        host_order: Iterable[int] | None = None,
+        gpu_order: Order = None,
+        host_order: Order = None,
     ) -> None:
         """`policy` decides who gives way under pressure (default: `WatermarkPolicy`). `gpu_order`
         and `host_order` name the blocks of the pools in the order of their free queues."""
         self._config = config
-        self._layout = layout
         self._block_size = layout.block_size
-        self._orders = (gpu_order, host_order)
-        self._state = state = ControlState(layout, config, gpu_order, host_order)
-        if policy is None:
-            policy = WatermarkPolicy(state.gpu.usable, state.ledger.hot_cost, config.watermark_divisor)
+        state = ControlState(layout, config, gpu_order, host_order)
+        self._policy = policy or WatermarkPolicy(state.gpu.usable, state.ledger.hot_cost, config.watermark_divisor)
+        self._assemble(state)
+
+    def _assemble(self, state: ControlState) -> None:
+        self._state = state
         self._residency = Residency(state)
         self._publisher = Publisher(state, self._residency)
-        self._pressure = Pressure(state, self._residency, policy)
-        self._landing = Landing(state, self._residency, self._pressure, policy)
+        self._pressure = Pressure(state, self._residency, self._policy)
+        self._landing = Landing(state, self._residency, self._pressure, self._policy)
+        self._imports = Imports(state, self._residency, self._publisher, self._pressure, self._policy)
         self._planner = Planner(state, self._residency, self._publisher, self._pressure)
 
     # -- requests ----------------------------------------------------------------------------
@@ -69,7 +79,8 @@ class Coordinator:
         tokens known now. A refusal changes nothing about the request."""
         self._check_admission(token_hashes, num_tokens, limits)
         hashes = token_hashes if self._config.host_tier else ()
-        return self._landing.admit(request_id, hashes, num_tokens, limits)
+        answer = self._landing.admit(request_id, hashes, num_tokens, limits)
+        return self._noted(answer)
 
     def can_admit(self, token_hashes: Sequence[TokenHash], num_tokens: int, limits: Limits) -> bool:
         """Whether the admission ledger has room for such a request now. Pure."""
@@ -78,19 +89,23 @@ class Coordinator:
 
     def extend(self, request_id: RequestId, num_tokens: int) -> Extension:
         """See that positions below `num_tokens` have pages. A refusal changes nothing about them."""
-        request = self._live(request_id)
+        request = self._computing(request_id)
         pages = request.pages
         if num_tokens <= len(pages.table) * self._block_size:
             if num_tokens > request.length:
                 request.length = num_tokens
             return NO_NEW_PAGES
         limits = request.limits
-        if num_tokens > limits.max_tokens:
-            raise ValueError(f"num_tokens: expected at most max_tokens ({limits.max_tokens}), got {num_tokens}")
+        most = min(limits.max_tokens, request.computed + limits.max_step_tokens)
+        if num_tokens > most:
+            raise ValueError(
+                f"num_tokens: expected at most {most} (max_tokens {limits.max_tokens}, {request.computed} computed "
+                f"and max_step_tokens {limits.max_step_tokens}), got {num_tokens}"
+            )
         new_pages = self._state.ledger.pages(num_tokens) - len(pages)
         refused = self._extension_refusal(request, new_pages)
         if refused is not None:
-            return refused
+            return self._noted(refused)
         self._state.ledger.grown(request, new_pages)
         for _ in range(new_pages):
             self._residency.add_fresh(request)
@@ -101,7 +116,7 @@ class Coordinator:
         """Positions below `final_tokens` are final: no draft, no row that will be computed again.
         `token_hashes` are those of the pages that have become full since admission or the last
         call."""
-        request = self._live(request_id)
+        request = self._computing(request_id)
         if not request.final_tokens <= final_tokens <= request.computed:
             raise ValueError(
                 f"final_tokens: expected {request.final_tokens} .. {request.computed} (computed), got {final_tokens}"
@@ -121,28 +136,71 @@ class Coordinator:
 
     def finish(self, request_id: RequestId, publish: bool = True) -> None:
         """The request ends. With `publish`, its sealed pages go on to become durable and visible."""
-        request = self._live(request_id)
+        request = self._leaving(request_id)
         keep = self._publisher.detach(request) if publish and self._config.host_tier else 0
         self._residency.leave(request, keep)
 
     def preempt(self, request_id: RequestId) -> None:
         """The request gives up everything at once. What is published stays; nothing new will be."""
-        self._residency.leave(self._live(request_id), keep=0)
+        self._residency.leave(self._leaving(request_id), keep=0)
+
+    def begin_import(self, request_id: RequestId, num_tokens: int) -> ImportAnswer:
+        """The KV of the first `num_tokens` tokens comes from outside, as far as the prefix hit of
+        admission does not cover it. Call it before the first `extend`; the request may neither be
+        extended nor scheduled until `end_import`. A refusal changes nothing: try again."""
+        request = self._computing(request_id)
+        if not self._config.host_tier:
+            raise ControlError("an import needs the host tier")
+        if not 1 <= num_tokens <= request.limits.max_tokens:
+            raise ValueError(f"num_tokens: expected 1 .. {request.limits.max_tokens}, got {num_tokens}")
+        if len(request.pages) * self._block_size != request.final_tokens or request.computed != request.final_tokens:
+            raise ControlError(f"request {request_id!r} has pages beyond its prefix hit: too late for an import")
+        return self._noted(self._imports.begin(request, num_tokens))
+
+    def end_import(self, request_id: RequestId, ok: bool) -> None:
+        """The transport writes no more. With `ok` it has brought everything on every rank; else the
+        request is back at its prefix hit. Also needed when the request has ended in between: until
+        then what the transport may write into stays taken, and so does the request's id.
+
+        Afterwards compute on from `num_tokens`, or compute the last token again."""
+        self._imports.end(request_id, ok)
 
     # -- steps -------------------------------------------------------------------------------
 
     def plan_step(self, scheduled: Sequence[Scheduled]) -> StepPlan:
         """All that every rank must do around the next step; an empty list moves pending work on."""
-        return self._planner.plan(scheduled)
+        plan = self._planner.plan(scheduled)
+        self._publisher.give_up_overdue(self._state.sequence)
+        self._imports.give_up_overdue(self._state.sequence)
+        return plan
 
     def apply(self, report: RankReport) -> None:
         """Take in a rank's report. Repeated, late, split or foreign parts change nothing."""
-        if self._state.epochs.get(report.rank) == report.epoch:
+        if report.epoch == self._state.epoch:
             self._publisher.apply(report)
+            self._imports.apply(report)
 
     def step_done(self, sequence: int) -> None:
         """Every rank's device work of step `sequence` has ended."""
         self._state.fence.done(sequence)
+
+    def reset(self) -> None:
+        """Forget every request, every cached page and every transfer, in both pools at once. Call it
+        when no rank has work under way: it is the fence for blocks that rest behind overdue
+        transfers. Raises `ControlError`, changing nothing, while a transport may be writing."""
+        state = self._state
+        if state.orphaned or any(request.incoming is not None for request in state.live.values()):
+            raise ControlError("an import is under way: end it first, then reset")
+        self._assemble(ControlState(state.shape, state.config, *state.orders, before=state))
+
+    def restart_rank(self, rank: int) -> None:
+        """A rank was started anew and has lost its bytes. The ranks hold identical KV, so what one
+        lost all compute again: this is a reset, and a new epoch, in which every rank's worker starts
+        afresh. Reports of the old epoch change nothing any more."""
+        if rank not in self._config.ranks:
+            raise ValueError(f"rank: expected one of {self._config.ranks}, got {rank}")
+        self.reset()
+        self._state.epoch += 1
 
     # -- questions: pure ---------------------------------------------------------------------
 
@@ -165,13 +223,22 @@ class Coordinator:
     def reclaimable(self) -> int:
         """GPU blocks that are free, or clean and can be given up at once."""
         clean = sum(request.unpinnable_count() for request in self._state.moved)
-        return self._state.gpu.free + clean * self._layout.num_groups
+        return self._state.gpu.free + clean * self._state.shape.num_groups
 
     def quiescent(self) -> bool:
         """Whether nothing is under way: no step, transfer, copy, detached request or resting block."""
         state = self._state
-        pending = (state.transfers.active, state.transfers.copies, state.detached, state.spill_queue)
-        return not any(pending) and not state.fence.in_flight
+        importing = state.orphaned or any(request.incoming is not None for request in state.live.values())
+        pending = (state.transfers.active, state.transfers.copies, state.detached, state.spill_queue, importing)
+        return not any(pending) and state.fence.newest_in_flight is None
+
+    def snapshot(self) -> Snapshot:
+        """Metrics; costs what there is to count."""
+        return take_snapshot(self._state)
+
+    def check(self) -> None:
+        """Recount everything. Raises AssertionError naming the invariant that does not hold."""
+        check_all(self._state)
 
     # ----------------------------------------------------------------------------------------
 
@@ -180,6 +247,23 @@ class Coordinator:
         if request is None:
             raise ValueError(f"request_id: {request_id!r} is not live")
         return request
+
+    def _computing(self, request_id: RequestId) -> Request:
+        request = self._live(request_id)
+        if request.incoming is not None:
+            raise ControlError(f"request {request_id!r} has an import under way: end it first")
+        return request
+
+    def _leaving(self, request_id: RequestId) -> Request:
+        request = self._live(request_id)
+        if request.incoming is not None:
+            self._imports.leave(request)
+        return request
+
+    def _noted(self, answer: Answer) -> Answer:
+        if isinstance(answer, Refused):
+            self._state.totals.refusals[answer.reason] += 1
+        return answer
 
     def _check_admission(self, token_hashes: Sequence[TokenHash], num_tokens: int, limits: Limits) -> None:
         if not 1 <= num_tokens <= limits.max_tokens:

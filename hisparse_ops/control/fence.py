@@ -43,18 +43,18 @@ class Shelf(Generic[T]):
 
 
 class Fence:
-    def __init__(self, gpu: GpuPool, host: HostPool) -> None:
+    def __init__(self, gpu: GpuPool, host: HostPool, last_planned: int) -> None:
         self._gpu = gpu
         self._host = host
         self._in_flight: dict[int, None] = {}  # sequences planned and not done, ascending
-        self._last_planned = -1
+        self._last_planned = last_planned
         self.leases: Shelf[Lease] = Shelf()
         self.blocks: Shelf[HostBlock] = Shelf()
 
     @property
-    def in_flight(self) -> int:
-        """Steps planned and not done."""
-        return len(self._in_flight)
+    def newest_in_flight(self) -> int | None:
+        """The last step planned, unless all that were planned are done."""
+        return self._last_planned if self._in_flight else None
 
     @property
     def resting_gpu(self) -> int:

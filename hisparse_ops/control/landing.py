@@ -50,7 +50,7 @@ class Landing:
     def admit(
         self, request_id: RequestId, token_hashes: Sequence[TokenHash], num_tokens: int, limits: Limits
     ) -> Admission:
-        if request_id in self._state.live:
+        if request_id in self._state.live or request_id in self._state.orphaned:
             return Refused(RefusalReason.DUPLICATE, 1, 0)
         refused = self.refusal(token_hashes, num_tokens, limits)
         if refused is not None:
@@ -95,7 +95,7 @@ class Landing:
         the leases that follow do not hand it out."""
         state, residency, hit = self._state, self._residency, choice.hit
         row = state.free_rows.popleft()
-        request = Request(request_id, row, limits, list(token_hashes), RequestPages(row, state.changed))
+        request = Request(request_id, row, limits, list(token_hashes), RequestPages(row, state.changes))
         residency.enter(request, state.ledger.pages(num_tokens) - len(hit))
         for block in hit:
             keys = state.key_copies.get(block)

@@ -20,6 +20,7 @@ from enum import Enum
 
 from .errors import ControlError
 from .gpu_pool import Lease
+from .metrics import Totals
 from .types import HostBlock, TransferId
 
 
@@ -79,24 +80,28 @@ class Page:
         self.pages.tainted.add(self.index)
 
     def lost(self, lease: Lease) -> None:
-        """The pool handed out the blocks of this unpinned page: from now on the host is read."""
-        self.kv = None
-        self.pages.move(self, _S.HOST_ONLY)
+        """The pool handed out the blocks that this unpinned page was read from."""
+        self.pages.lose(self)
+
+
+class TableChanges:
+    """Pages whose line in the workers' tables is no longer right."""
+
+    def __init__(self, totals: Totals) -> None:
+        self.pages: dict[Page, None] = {}
+        self.totals = totals
 
 
 class RequestPages:
-    """An append-only table of pages, and which of them are in which state.
+    """An append-only table of pages, and which of them are in which state. Changes that the workers
+    must hear of are noted in `changes`, as long as the request has a row in their tables."""
 
-    `changed` collects the pages whose line in the worker's tables is no longer right, as long as
-    the request has a row in them.
-    """
-
-    def __init__(self, row: int, changed: dict[Page, None]) -> None:
+    def __init__(self, row: int, changes: TableChanges) -> None:
         self.row: int | None = row
         self.table: list[Page] = []
         self.in_state: dict[PageState, set[int]] = {state: set() for state in PageState}
         self.tainted: set[int] = set()
-        self._changed = changed
+        self._changes = changes
 
     def __len__(self) -> int:
         return len(self.table)
@@ -132,6 +137,12 @@ class RequestPages:
         if (before in READ_FROM_GPU) != (state in READ_FROM_GPU):
             self._note(page)
 
+    def lose(self, page: Page) -> None:
+        """The blocks of an unpinned page are gone: its rows are read from the host."""
+        page.kv = None
+        self.move(page, _S.HOST_ONLY)
+        self._changes.totals.lost_pages += 1
+
     def count(self, state: PageState) -> int:
         return len(self.in_state[state])
 
@@ -142,4 +153,4 @@ class RequestPages:
 
     def _note(self, page: Page) -> None:
         if self.row is not None:
-            self._changed[page] = None
+            self._changes.pages[page] = None

@@ -24,12 +24,11 @@ class Planner:
         self._residency = residency
         self._publisher = publisher
         self._pressure = pressure
-        self._sequence = 0
 
     def plan(self, scheduled: Sequence[Scheduled]) -> StepPlan:
         requests = self._checked(scheduled)
-        state, sequence = self._state, self._sequence
-        self._sequence += 1
+        state, sequence = self._state, self._state.sequence
+        state.sequence += 1
         if state.config.host_tier:
             self._start_spills()
             self._pressure.relieve()
@@ -38,7 +37,7 @@ class Planner:
         transfers, copies = state.transfers.send(sequence)
         plan = StepPlan(
             sequence,
-            0,
+            state.epoch,
             cleared_rows=self._take_cleared(),
             hot=self._take_hot(),
             recycled=state.host.take_recycled(),
@@ -48,7 +47,6 @@ class Planner:
             envelopes=envelopes,
         )
         state.fence.planned(sequence)
-        self._publisher.give_up_overdue(sequence + 1)
         return plan
 
     def _checked(self, scheduled: Sequence[Scheduled]) -> list[Request]:
@@ -126,7 +124,7 @@ class Planner:
 
     def _take_residency(self) -> tuple[ResidencyDelta, ...]:
         deltas = []
-        for page in self._state.changed:
+        for page in self._state.changes.pages:
             pages = page.pages
             if pages.row is None:
                 continue
@@ -137,5 +135,5 @@ class Planner:
                 readable = page.state is not PageState.IMPORT_HOLE
                 host = page.host if readable else NO_HOST_BLOCK
                 deltas.append(ResidencyDelta(pages.row, page.index, host, kv, page.keys.blocks))
-        self._state.changed.clear()
+        self._state.changes.pages.clear()
         return tuple(deltas)

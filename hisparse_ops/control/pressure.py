@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .pages import PageState
 from .policy import Candidate, Policy
-from .request import Request
+from .request import Fate, Request
 from .residency import Residency
 from .state import ControlState
 from .types import RefusalReason
@@ -32,7 +32,7 @@ class Pressure:
             if self._state.gpu.free + coming - needed >= self.reserve():
                 return RefusalReason.PENDING
             if not self._move_one(grower, at_a_loss=True):
-                return RefusalReason.PENDING if coming else RefusalReason.GPU_BLOCKS
+                return RefusalReason.PENDING if coming or self._unsettled() else RefusalReason.GPU_BLOCKS
         return None
 
     def relieve(self) -> None:
@@ -40,9 +40,8 @@ class Pressure:
         while self._policy.pressure(self._state.gpu.free):
             if self._squeeze_one():
                 continue
-            if not self._policy.pressure(self._state.gpu.free + self.coming()) or not self._move_one(
-                None, at_a_loss=False
-            ):
+            enough = not self._policy.pressure(self._state.gpu.free + self.coming())
+            if enough or not self._move_one(None, at_a_loss=False):
                 break
 
     def bring_back(self) -> None:
@@ -52,21 +51,28 @@ class Pressure:
         if not self._policy.room(self._state.gpu.free, 0):
             return
         hot_cost = self._state.ledger.hot_cost
-        candidates = [Candidate(r, hot_cost, self._missing(r)) for r in self._state.moved if not r.importing]
+        candidates = [Candidate(r, hot_cost, self._missing(r)) for r in self._state.moved if r.incoming is None]
         chosen = self._policy.returning(candidates)
         if chosen is not None and self._policy.room(self._state.gpu.free, chosen.costs):
             self._return(chosen.request)
 
     def coming(self) -> int:
         """GPU blocks that transfers and steps under way will free, when clean pages are given up."""
-        groups = self._state.shape.num_groups
-        pages = sum(request.releasable() - request.unpinnable_count() for request in self._state.moved)
-        leaving = sum(not t.request.live and t.holds_lease for t in self._state.transfers.active.values())
-        return self._state.fence.resting_gpu + (pages + leaving) * groups
+        state, groups = self._state, self._state.shape.num_groups
+        moved = sum(request.releasable() - request.unpinnable_count() for request in state.moved)
+        orphans = sum(t.request.fate is Fate.GONE and t.holds_lease for t in state.transfers.active.values())
+        detached = sum(len(request.pages) - request.frontier for request in state.detached)
+        return state.fence.resting_gpu + (moved + orphans) * groups + detached * state.ledger.page_blocks
 
     def reserve(self) -> int:
         """Blocks to leave alone: a hot region, while a live request may need one."""
         return self._state.ledger.hot_cost if self._state.movable else 0
+
+    def _unsettled(self) -> bool:
+        """Whether what is under way may still change what can be given up: rows that a step in
+        flight computes are not sealed yet, and an import keeps its pages until it ends."""
+        importing = any(request.incoming is not None for request in self._state.live.values())
+        return importing or self._state.fence.newest_in_flight is not None
 
     def _room_without_host(self, needed: int, grower: Request | None) -> RefusalReason | None:
         ledger = self._state.ledger
@@ -96,7 +102,7 @@ class Pressure:
         candidates = [
             Candidate(request, frees, state.ledger.hot_cost)
             for request in state.movable
-            if not request.importing and ((frees := request.releasable() * groups) > least or request is grower)
+            if request.incoming is None and ((frees := request.releasable() * groups) > least or request is grower)
         ]
         chosen = self._policy.victim(candidates)
         if chosen is None:
@@ -118,6 +124,7 @@ class Pressure:
         self._fetch(request, self._state.config.restore_budget)
         if pages.resident and not pages.in_state[PageState.RESTORING]:
             self._residency.return_hot(request)
+            self._state.totals.returned_requests += 1
 
     def _fetch(self, request: Request, budget: int) -> None:
         """Adopt host-only pages, or plan to restore them, `budget` pages at most, head first."""

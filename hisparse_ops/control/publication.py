@@ -44,7 +44,8 @@ class Publisher:
         """Stop waiting for reports that are overdue at step `sequence`."""
         if self._state.mirror.give_up_overdue(sequence):
             self._settle(list(self._state.transfers.unproven.values()))
-        for transfer in self._state.transfers.quarantine_overdue(sequence)[0]:
+        for transfer in self._state.transfers.quarantine_transfers(sequence):
+            self._state.totals.overdue += 1
             self._end(transfer, good=False)
 
     def advance(self, request: Request) -> None:
@@ -96,12 +97,16 @@ class Publisher:
         if not request.owns(page):
             return
         if transfer.kind is TransferKind.SPILL:
-            self._spilled(request, page, good)
+            self._spilled(transfer, good)
         else:
             self._restored(request, page, good)
 
-    def _spilled(self, request: Request, page: Page, good: bool) -> None:
-        if not good:
+    def _spilled(self, transfer: Transfer, good: bool) -> None:
+        request, page = transfer.request, transfer.page
+        if good:
+            self._state.totals.spilled_pages += 1
+            self._state.totals.spill_steps += self._state.sequence - transfer.sent_at
+        else:
             page.taint()
         request.pages.move(page, PageState.CLEAN_PINNED if good else PageState.FRESH)
         self.advance(request)
@@ -130,6 +135,7 @@ class Publisher:
                 return
             # The twin's index keys are lost, so nobody can hit it: this page takes its place.
             state.forget_hash(holder, state.host.drop_hash(holder))
+        state.totals.published_pages += 1
         state.host.set_hash(page.host, token_hash)
         state.prefix.add(token_hash, page.host)
         state.key_copies.add(page.host, page.keys)

@@ -12,11 +12,31 @@ tail first, but GPU leases only from its frontier on.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 from .gpu_pool import Lease
 from .pages import HOLDS_KV, Page, PageState, RequestPages
-from .types import Limits, RequestId, TokenHash
+from .types import Limits, RequestId, TokenHash, TransferId
+
+
+class Landing(Enum):
+    RESIDENT = "resident"
+    HOST = "host"
+
+
+@dataclass(slots=True, eq=False)
+class Incoming:
+    """An import under way. Its pages are holes; the KV leases they will be restored into are held
+    here. `outside`: a transport may still write, until the engine says that the import ended."""
+
+    tokens: int
+    pages: list[Page]
+    kv: dict[Page, Lease]
+    copy: TransferId | None = None  # copy-on-write of the tail, not acknowledged yet
+    good: bool = True
+    outside: bool = True
+
 
 WRITABLE_PAGES = 2  # the last pages of a row are never unpinned
 
@@ -37,7 +57,8 @@ class Request:
         "hashes",
         "hot",
         "id",
-        "importing",
+        "incoming",
+        "landing",
         "length",
         "limits",
         "movable",
@@ -63,7 +84,8 @@ class Request:
         self.sealed_pages = 0  # pages below it are full and final
         self.frontier = 0  # pages below it are durable without a gap, and published
         self.hot: Lease | None = None
-        self.importing = False
+        self.landing: Landing | None = None  # where an import goes; chosen once
+        self.incoming: Incoming | None = None  # the import under way
         self.charge = 0  # GPU blocks in the admission ledger
         self.movable = False  # charged for less than full residency: may be moved to the host
         self.reserved_pages = 0  # pages admitted, but not made yet
@@ -86,12 +108,17 @@ class Request:
         return pages.resident or (self.hot is not None and not pages.in_state[PageState.IMPORT_HOLE])
 
     def unpinnable(self) -> list[Page]:
-        """The clean pages that may be given up, tail first."""
+        """The clean pages that may be given up, tail first. None during an import: if it fails,
+        other pages are the last ones."""
+        if self.incoming is not None:
+            return []
         last = len(self.pages) - WRITABLE_PAGES
         clean = self.pages.in_state[PageState.CLEAN_PINNED]
         return [self.pages[index] for index in sorted(clean, reverse=True) if index < last]
 
     def unpinnable_count(self) -> int:
+        if self.incoming is not None:
+            return 0
         tail = self.pages.table[-WRITABLE_PAGES:]
         return self.pages.count(PageState.CLEAN_PINNED) - sum(page.state is PageState.CLEAN_PINNED for page in tail)
 

@@ -47,13 +47,15 @@ class Residency:
             return False
         self._state.gpu.share(copy)
         page.kv = copy
+        self._state.totals.adopted_pages += 1
         request.pages.move(page, PageState.CLEAN_PINNED)
         return True
 
-    def restore(self, request: Request, page: Page) -> None:
-        """Bring a page from the host: into a lease of its own, by a transfer of the next step."""
+    def restore(self, request: Request, page: Page, lease: Lease | None = None) -> None:
+        """Bring a page from the host into `lease` (default: a new one) by a transfer of the next step."""
         state = self._state
-        page.kv = state.gpu.lease(state.shape.num_groups)
+        state.totals.restored_pages += 1
+        page.kv = self.lease_kv() if lease is None else lease
         request.pages.move(page, PageState.RESTORING)
         state.gpu.share(page.kv)
         state.host.share(page.host)
@@ -116,6 +118,7 @@ class Residency:
         """Lease the whole hot region, in every group: from now on pages may be dropped."""
         request.hot = self._state.gpu.lease(self._state.ledger.hot_cost)
         request.stamp = self._state.tick()
+        self._state.totals.moved_requests += 1
         self._state.hot_changed[request] = None
         self._state.stranded.pop(request, None)
         self._state.movable.pop(request, None)

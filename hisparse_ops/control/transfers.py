@@ -54,6 +54,7 @@ class Copy:
     """A copy-on-write under way for `page`. Holds one reference on both its ends."""
 
     id: TransferId
+    request: Request
     page: Page
     source: HostBlock
     destination: HostBlock
@@ -69,9 +70,9 @@ T = TypeVar("T", Transfer, Copy)
 
 
 class TransferLedger:
-    def __init__(self, overdue_after: int) -> None:
+    def __init__(self, overdue_after: int, last_id: int = 0) -> None:
         self._overdue_after = overdue_after
-        self._last_id = 0
+        self.last_id = last_id  # ids are never used again, not even after a reset
         self._outbox: list[Transfer] = []
         self._copy_outbox: list[Copy] = []
         self.active: dict[TransferId, Transfer] = {}
@@ -96,8 +97,8 @@ class TransferLedger:
         self._outbox.append(transfer)
         return transfer
 
-    def plan_copy(self, page: Page, source: HostBlock, writers: Iterable[Writer]) -> Copy:
-        copy = Copy(self._next_id(), page, source, page.host, set(writers))
+    def plan_copy(self, request: Request, page: Page, source: HostBlock, writers: Iterable[Writer]) -> Copy:
+        copy = Copy(self._next_id(), request, page, source, page.host, set(writers))
         self.copies[copy.id] = copy
         self._copy_outbox.append(copy)
         return copy
@@ -127,6 +128,12 @@ class TransferLedger:
             transfer.failed = True
         return lost
 
+    def copy_failed(self, writer: Writer, ids: Iterable[TransferId]) -> None:
+        for transfer_id in ids:
+            copy = self.copies.get(transfer_id)
+            if copy is not None and writer in copy.not_copied:
+                copy.failed = True
+
     def copied(self, writer: Writer, ids: Iterable[TransferId]) -> list[Copy]:
         done = []
         for transfer_id in ids:
@@ -144,22 +151,25 @@ class TransferLedger:
     def retire_copy(self, copy: Copy) -> None:
         del self.copies[copy.id]
 
-    def quarantine_overdue(self, sequence: int) -> tuple[list[Transfer], list[Copy]]:
-        """Set aside what was sent more than `overdue_after` steps before `sequence`."""
-        limit = sequence - self._overdue_after
-        transfers = _overdue(self.active.values(), limit)
-        for transfer in transfers:
+    def quarantine_transfers(self, sequence: int) -> list[Transfer]:
+        """Set aside the transfers sent more than `overdue_after` steps before `sequence`."""
+        overdue = _overdue(self.active.values(), sequence - self._overdue_after)
+        for transfer in overdue:
             self.retire(transfer)
             self.quarantined[transfer.id] = transfer
-        copies = _overdue(self.copies.values(), limit)
-        for copy in copies:
+        return overdue
+
+    def quarantine_copies(self, sequence: int) -> list[Copy]:
+        """Set aside the block copies sent more than `overdue_after` steps before `sequence`."""
+        overdue = _overdue(self.copies.values(), sequence - self._overdue_after)
+        for copy in overdue:
             self.retire_copy(copy)
             self.quarantined[copy.id] = copy
-        return transfers, copies
+        return overdue
 
     def _next_id(self) -> TransferId:
-        self._last_id += 1
-        return TransferId(self._last_id)
+        self.last_id += 1
+        return TransferId(self.last_id)
 
     def _reported(self, ids: Iterable[TransferId]) -> list[Transfer]:
         """The transfers among `ids` that are under way: others were retired, or never were."""

@@ -117,7 +117,7 @@ class StepPlan:
     """
 
     sequence: int
-    epoch: int
+    epoch: int  # how often a rank was restarted: every rank's worker is of this epoch, or new
     cleared_rows: tuple[int, ...] = ()  # state rows that changed hands: every table line is now 0
     hot: tuple[HotDelta, ...] = ()
     recycled: tuple[HostBlock, ...] = ()
@@ -164,6 +164,15 @@ class Limits(NamedTuple):
     max_reused_tokens: int | None = None  # use at most this much of a prefix hit
 
 
+class ImportPage(NamedTuple):
+    """A page that an import brings. The transport writes the rows into `host_block`, and the index
+    keys into `indexer_blocks` on the GPU. `host_block` 0: the rows are here already."""
+
+    page: int
+    host_block: HostBlock
+    indexer_blocks: tuple[GpuBlock, ...]  # one per indexer group
+
+
 class Refused(NamedTuple):
     reason: RefusalReason
     needed: int
@@ -192,5 +201,18 @@ class Extended(NamedTuple):
         return True
 
 
+class ImportStarted(NamedTuple):
+    """The transport is outside every stream: it may write only when step `after_step` is done
+    (None: at once), because steps in flight may still read what the blocks held before."""
+
+    pages: tuple[ImportPage, ...]
+    after_step: int | None
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+
 Admission = Admitted | Refused
 Extension = Extended | Refused
+ImportAnswer = ImportStarted | Refused
