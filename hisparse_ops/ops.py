@@ -10,8 +10,11 @@ What holds for all of them
 - -1, out-of-range and unmapped positions give -1 or are skipped, and nobody else's memory is touched.
 - Every element of every output is written. Nothing waits for the host, so every op fits in a CUDA graph.
 - Wrong dtypes, shapes, devices, strides or sizes raise RuntimeError, naming the argument, before anything changes.
-- In compiled code let no aten op touch a tensor that an op here mutates, and never pass an op both a tensor and
-  a clone of it: the compiler may merge the two.
+- In compiled code
+  - let no aten op touch a tensor between two ops here that mutate it: the compiler may clone the whole cache;
+  - never pass an op both a tensor and a clone of it: the compiler may merge the two;
+  - make the layer views of a pool inside, from the whole tensor (`pool.unflatten(1, (L, width)).unbind(1)` for a
+    token-major one): views that come in as separate inputs are copied out and back, whole and unreported.
 
 Letters: B query rows, K positions per query row, R requests, S state rows, P pages of a table row, Q hot blocks
 and H hot slots of a state row, N entries, L layers.
