@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
+import torch
+
 from hisparse_ops.memory.ranges import Range
 
 REGISTRATION_LIMIT = 256 * 2**30  # bytes of one registration that every driver accepts
@@ -100,8 +102,6 @@ class CudaRegistrar:
 
 @cache
 def _cuda_runtime() -> Any:
-    import torch
-
     torch.cuda.current_device()  # makes the context
     major = str(torch.version.cuda).split(".")[0]
     runtime = ctypes.CDLL(f"libcudart.so.{major}")

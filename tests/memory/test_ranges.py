@@ -46,6 +46,7 @@ def fewest_ranges(extents: list[Extent], total: int, limit: int) -> int | None:
 @given(pools(), st.integers(PAGE, 200))
 @example(([Extent("exact", 0, PAGE, 4)], 4 * PAGE), PAGE)
 @example(([Extent("after padding", 3, 5, 40)], 210), 64)
+@example(([Extent("short", 0, 8, 5), Extent("never on a page", 40, 16, 2)], 72), 60)
 def test_as_few_ranges_as_brute_force_finds(pool: tuple[list[Extent], int], limit: int) -> None:
     extents, total = pool
     if total == 0:
