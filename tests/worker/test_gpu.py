@@ -1,0 +1,84 @@
+"""The same contents on a GPU: pools in its memory and pinned beside it, proof by its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from worker.harness import LAYERS, Rig
+from worker.test_sparse_kv import PLACEMENTS, decode, settled
+
+from hisparse_ops.control.types import RankReport, TransferKind
+from hisparse_ops.memory import host_pool
+from hisparse_ops.memory.pinning import CudaRegistrar, PinningError
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    rig = Rig(dtype=request.param, device="cuda")
+    yield rig
+    rig.close()
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_read_gives_the_rows(rig: Rig, placement: str) -> None:
+    request = settled(rig, placement)
+    for _ in range(3):
+        kv = decode(rig, request)
+        rig.check_selected(kv, request, [[kv.start, 0, 17, 33, -1, 5]])
+        rig.worker.end_step()
+    start = request.tokens
+    rig.worker.begin_step(rig.plan(residency=rig.grow(request, start + 9)))
+    kv = rig.worker.kv(request.state_row, start, 9, prefill=True)
+    rig.fill(kv, request)
+    rig.check_context(kv, request)
+    assert rig.worker.counters()["fault"] == 0
+
+
+def test_proof_spill_and_restore_come_with_their_events(rig: Rig) -> None:
+    request = rig.request()
+    reports = rig.compute(request, 0, 40)
+    spill = rig.transfer(TransferKind.SPILL, request.pages[0])
+    reports += rig.idle(transfers=(spill,))
+    delta, restore = rig.restore(request, 0)
+    reports += rig.idle(residency=(delta,), transfers=(restore,))
+    torch.cuda.synchronize()
+    reports += rig.worker.poll()
+    assert rig.worker.in_flight == ()
+    assert joined(reports, "enqueued") == joined(reports, "completed") == {spill.id, restore.id}
+    assert [report.mirrored for report in reports if report.mirrored] == [{1: (40,)}]
+    for layer in range(LAYERS):
+        want = rig.expected(request, layer, range(16))
+        assert torch.equal(rig.host_page(request.pages[0], layer), want.cpu())
+        assert torch.equal(rig.gpu_page(request.pages[0], layer), want)
+
+
+def joined(reports: list[RankReport], name: str) -> set[int]:
+    return {each for report in reports for each in getattr(report, name)}
+
+
+@pytest.mark.parametrize("registration_limit", [host_pool.REGISTRATION_LIMIT, 2**20])
+def test_the_device_view_is_the_host_memory(monkeypatch: pytest.MonkeyPatch, registration_limit: int) -> None:
+    """Also where one tensor lies in several registrations."""
+    monkeypatch.setattr(host_pool, "REGISTRATION_LIMIT", registration_limit)
+    rig = Rig(block_size=64, device="cuda")
+    assert rig.host_pool is not None and rig.host_pool.pinned
+    device = rig.host_pool.device_view()
+    for layer in range(LAYERS):
+        rows = device.layer_rows(layer)
+        assert rows.is_cuda and rows.stride() == rig.host_pool.layer_rows(layer).stride()
+        rows[:] = layer + 1
+    torch.cuda.synchronize()
+    assert all((rig.host_pool.layer_rows(layer) == layer + 1).all() for layer in range(LAYERS))
+    rig.close()
+
+
+def test_a_refused_registration_has_code_and_size_and_leaves_no_error_behind(rig: Rig) -> None:
+    assert rig.host_pool is not None
+    tensor = rig.host_pool.unit_tensor(0)
+    with pytest.raises(PinningError, match=r"cudaHostRegister of 4096 bytes failed with code \d+"):
+        CudaRegistrar().register(tensor.data_ptr(), 4096)
+    assert torch.ones(3, device="cuda").sum() == 3
