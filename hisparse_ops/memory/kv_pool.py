@@ -28,8 +28,10 @@ class KVPool:
         self.width = elements(layout.spec.row_bytes, dtype, "row_bytes")
         self.index_width = elements(layout.spec.index_row_bytes, dtype, "index_row_bytes")
         self.storage = torch.empty(layout.device_bytes // dtype.itemsize, dtype=dtype, device=device)
-        self._block_elements = layout.block_bytes // dtype.itemsize
-        self.storage[: self._block_elements].zero_()
+        self._null_block().zero_()
+        # Made once: a forward pass asks for them again and again.
+        self._layers = [self._layer_view(layer) for layer in range(layout.spec.num_layers)]
+        self._index = {leader: self._index_view(leader) for leader in layout.spec.leaders}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -46,21 +48,31 @@ class KVPool:
     def layer_rows(self, layer: int) -> torch.Tensor:
         """[rows, width]: the flat row view of one layer. It ends with the layer's page in the last block,
         so that the views of all layers have equally many rows."""
+        self.layout.slot_of(layer)  # refuses a layer that is not there, -1 too
+        return self._layers[layer]
+
+    def unit_rows(self, unit: int) -> list[torch.Tensor]:
+        """`layer_rows` of all layers of a unit."""
+        return [self._layers[layer] for layer in self.layout.units[unit].layers]
+
+    def index_rows(self, leader: int) -> torch.Tensor:
+        """[num_blocks, block_size, index_width]: the index keys of one leader."""
+        self.layout.index_slot_of(leader)
+        return self._index[leader]
+
+    def _null_block(self) -> torch.Tensor:
+        return self.storage[: self.layout.block_bytes // self.dtype.itemsize]
+
+    def _layer_view(self, layer: int) -> torch.Tensor:
         layout = self.layout
         first = layout.slot_of(layer) * layout.block_size
         rows = (layout.num_blocks - 1) * layout.block_stride + layout.block_size
         return self.storage.view(-1, self.width)[first : first + rows]
 
-    def unit_rows(self, unit: int) -> list[torch.Tensor]:
-        """`layer_rows` of all layers of a unit."""
-        return [self.layer_rows(layer) for layer in self.layout.units[unit].layers]
-
-    def index_rows(self, leader: int) -> torch.Tensor:
-        """[num_blocks, block_size, index_width]: the index keys of one leader."""
+    def _index_view(self, leader: int) -> torch.Tensor:
         layout = self.layout
-        page_elements = layout.block_size * self.index_width
         return self.storage.as_strided(
             (layout.num_blocks, layout.block_size, self.index_width),
-            (self._block_elements, self.index_width, 1),
-            layout.index_slot_of(leader) * page_elements,
+            (len(self._null_block()), self.index_width, 1),
+            layout.index_slot_of(leader) * layout.block_size * self.index_width,
         )

@@ -23,6 +23,9 @@ class HostViews:
     def __init__(self, layout: Layout, tensors: Sequence[torch.Tensor]) -> None:
         self._layout = layout
         self._tensors = tuple(tensors)
+        self._columns = [
+            tensor.chunk(len(unit.layers), dim=1) for tensor, unit in zip(tensors, layout.units, strict=True)
+        ]
 
     def unit_tensor(self, unit: int) -> torch.Tensor:
         """[host_blocks * block_size, len(unit.layers) * width]."""
@@ -30,9 +33,9 @@ class HostViews:
 
     def unit_rows(self, unit: int) -> list[torch.Tensor]:
         """The unit's layers, each [host_blocks * block_size, width]."""
-        return list(self._tensors[unit].chunk(len(self._layout.units[unit].layers), dim=1))
+        return list(self._columns[unit])
 
     def layer_rows(self, layer: int) -> torch.Tensor:
         """[host_blocks * block_size, width]; row `block * block_size + offset`."""
         unit = self._layout.unit_of(layer)
-        return self.unit_rows(unit)[self._layout.units[unit].layers.index(layer)]
+        return self._columns[unit][self._layout.units[unit].layers.index(layer)]

@@ -119,10 +119,10 @@ class SparseKV:
         if unit not in self._plans:
             raise WorkerOrderError(f"layer {layer} asks before its leader, layer {leader}")
         device_rows = self._plans[unit].device_rows
-        valid = device_rows >= 0
-        rows = store.kv_pool.layer_rows(layer).index_select(0, device_rows.clamp(min=0).flatten())
-        rows = rows.view(*device_rows.shape, -1).masked_fill_(~valid.unsqueeze(-1), 0)
-        return rows, valid
+        rows = torch.zeros(device_rows.numel(), store.kv_pool.width, dtype=store.kv_pool.dtype, device=store.device)
+        places = torch.arange(device_rows.numel(), dtype=torch.int32, device=store.device)
+        ops.gather_plan([store.kv_pool.layer_rows(layer)], [rows], device_rows, places.view_as(device_rows))
+        return rows.view(*device_rows.shape, -1), device_rows >= 0
 
     def _resolve(self, unit: int, topk: torch.Tensor) -> MissPlan:
         if topk.dtype != torch.int32 or topk.dim() != 2 or len(topk) != self.length or topk.shape[1] > self.top_k:
