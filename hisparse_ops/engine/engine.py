@@ -178,7 +178,7 @@ class Engine:
             faults=counters["fault"],
             host_bytes_read=counters["host_bytes_read"] + counters["stage_host_bytes"],
             mirrored_bytes=counters["mirror_bytes"],
-            spilled_pages=0,
+            spilled_pages=self._coordinator.snapshot().totals.spilled_pages,
             reused_tokens=self._scheduler.reused_tokens,
             device_peak_bytes=counters["device_bytes"],
             host_peak_bytes=counters["host_bytes"],

@@ -14,10 +14,18 @@ VOCAB = 64
 
 
 class ToyModel:
-    """Four layers, leaders 0, 1 and 3: units of one, two and one layers."""
+    """By default four layers, leaders 0, 1 and 3: units of one, two and one layers."""
 
-    def __init__(self, *, top_k: int, block_size: int, dtype: torch.dtype, hot_slots: int | None = None) -> None:
-        leaders, layers = (0, 1, 3), 4
+    def __init__(
+        self,
+        *,
+        top_k: int,
+        block_size: int,
+        dtype: torch.dtype,
+        hot_slots: int | None = None,
+        layers: int = 4,
+        leaders: tuple[int, ...] = (0, 1, 3),
+    ) -> None:
         self.dtype = dtype
         self.spec = ModelSpec(
             num_layers=layers,
