@@ -94,6 +94,7 @@ class Engine:
         self._requests: dict[str, Request] = {}
         self._steps = self._new_tokens = self._computed_tokens = self._peak_requests = 0
         self._seconds = 0.0
+        self._unfinished: list[int] = []  # steps whose device work may not have ended
 
     def __enter__(self) -> Engine:
         return self
@@ -132,7 +133,7 @@ class Engine:
         """Step until nothing is left to do."""
         idle = 0
         while self.busy:
-            idle = 0 if self.step() else idle + 1
+            idle = 0 if self.step() or self._unfinished else idle + 1
             if idle > _MAX_IDLE_STEPS:
                 raise StuckError(f"{len(self._requests)} requests wait and none can go on")
             if on_step is not None:
@@ -147,9 +148,8 @@ class Engine:
         self._worker.begin_step(plan)
         logits = [self._forward(s) for s in slices]
         self._worker.end_step()
-        for report in self._worker.poll():
-            self._coordinator.apply(report)
-        self._coordinator.step_done(plan.sequence)
+        self._unfinished.append(plan.sequence)
+        self._hear()
         for s, row in zip(slices, logits, strict=True):
             self._accept(s, row)
         computed = sum(s.end - s.start for s in slices)
@@ -157,6 +157,16 @@ class Engine:
         self._computed_tokens += computed
         self._seconds += time.perf_counter() - began
         return computed
+
+    def _hear(self) -> None:
+        """Pass on what the worker reports; a step is done once its event has passed on the device."""
+        for report in self._worker.poll():
+            self._coordinator.apply(report)
+        in_flight = set(self._worker.in_flight)
+        for sequence in self._unfinished:
+            if sequence not in in_flight:
+                self._coordinator.step_done(sequence)
+        self._unfinished = [sequence for sequence in self._unfinished if sequence in in_flight]
 
     def check(self) -> None:
         """AssertionError naming an invariant of the control plane that does not hold."""
