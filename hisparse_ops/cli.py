@@ -99,6 +99,8 @@ def replay(
     Ends with a table and with whether tokens and logits of HiSparse are bit-identical to full residency.
     """
     with _plain_errors():
+        if json_file is not None and not json_file.parent.is_dir():
+            raise ValueError(f"--json: folder {json_file.parent} does not exist")
         # Here, not above: `hisparse --help` needs neither torch nor a model.
         import torch
 

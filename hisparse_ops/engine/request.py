@@ -71,9 +71,7 @@ class Request:
 
     def next_end(self, chunk: int) -> int:
         """End of the piece that starts at `computed`."""
-        if self.computed < len(self.prompt):
-            return min((self.computed // chunk + 1) * chunk, len(self.prompt))
-        return self.computed + 1
+        return self._piece_end(self.computed, chunk)
 
     def resume_point(self, cached: int, chunk: int, block_size: int) -> int:
         """The last position, at most `cached` and short of the last token, where a piece and a page both begin."""
@@ -84,8 +82,10 @@ class Request:
     def hash_full_pages(self, chunk: int, block_size: int) -> list[int]:
         """Extend `page_hashes` to every full page of the known tokens, and return them.
 
-        A chain: equal hashes mean equal tokens from the start. Rows behind the last whole chunk of the prompt
-        also depend, in their last bits, on where the prompt ended, so those pages are hashed with its length.
+        A chain, so that equal hashes mean equal tokens from the start. A row's last bits may depend on all the
+        tokens of its piece (tokens that meet in one expert share a matrix product), so a page is hashed with
+        every token up to the end of its last piece, and behind the prompt's last whole chunk also with where the
+        prompt ended. Pages are then shared only by requests that would compute the same bits.
         """
         whole_chunks = len(self.prompt) - len(self.prompt) % chunk
         for page in range(len(self.page_hashes), self.num_tokens // block_size):
@@ -95,7 +95,13 @@ class Request:
                 digest.update(self.page_hashes[-1].to_bytes(_HASH_BYTES, "little"))
             if end > whole_chunks:
                 digest.update(len(self.prompt).to_bytes(_TOKEN_BYTES, "little"))
-            for token in self.tokens(start, end):
+            for token in self.tokens(start, self._piece_end(end - 1, chunk)):
                 digest.update(token.to_bytes(_TOKEN_BYTES, "little"))
             self.page_hashes.append(int.from_bytes(digest.digest(), "little"))
         return self.page_hashes
+
+    def _piece_end(self, position: int, chunk: int) -> int:
+        """End of the piece in which `position` is computed."""
+        if position < len(self.prompt):
+            return min((position // chunk + 1) * chunk, len(self.prompt))
+        return position + 1

@@ -52,6 +52,13 @@ def test_equal_tokens_have_equal_hashes_and_a_difference_changes_all_later_ones(
     assert changed[0] == one[0] and changed[1] != one[1] and changed[2] != one[2]
 
 
+def test_prompts_that_part_inside_a_chunk_share_none_of_its_pages():
+    """Rows before the parting have equal tokens, but met other tokens in the same matrix products."""
+    one, other = Request("1", tuple(range(16)), 1), Request("2", (*range(14), 98, 99), 1)
+    mine, theirs = one.hash_full_pages(8, BLOCK), other.hash_full_pages(8, BLOCK)
+    assert mine[:2] == theirs[:2] and mine[2] != theirs[2] and mine[3] != theirs[3]
+
+
 def test_pages_behind_the_last_whole_chunk_depend_on_where_the_prompt_ended():
     short, long = request(12).hash_full_pages(8, BLOCK), request(16).hash_full_pages(8, BLOCK)
     assert short[:2] == long[:2], "one whole chunk: the same rows"
