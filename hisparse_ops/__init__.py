@@ -6,6 +6,8 @@ each op does.
 
 from hisparse_ops import _library, ops
 from hisparse_ops.hot_state import Batch, HotState, MissPlan, Tables
+from hisparse_ops.memory.host_pool import HostPool
+from hisparse_ops.memory.kv_pool import KVPool
 from hisparse_ops.ops import (
     copy_blocks,
     gather_compact,
@@ -23,7 +25,9 @@ _library.load()
 
 __all__ = [
     "Batch",
+    "HostPool",
     "HotState",
+    "KVPool",
     "MissPlan",
     "Tables",
     "copy_blocks",

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 HEADROOM = 0.95  # share of what is left that a pool may take
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
@@ -62,6 +60,8 @@ def _cgroups_left(proc: Path, cgroup: Path) -> Iterator[int]:
 
 def available_bytes(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
     """Bytes that this process can still take: the least of what machine and containers have left."""
+    import psutil  # here, because it would be half of what importing hisparse_ops costs
+
     machine: int = psutil.virtual_memory().available
     return min([machine, *_cgroups_left(proc, cgroup)])
 
