@@ -14,7 +14,7 @@ from hisparse_ops.integrations.transformers.models import dense_spec
 LLAMA_LEADERS = (0, 1, 4)
 
 
-def tiny_llama(top_k: int, dtype: torch.dtype = torch.float32) -> TransformersModel:
+def tiny_llama(top_k: int, dtype: torch.dtype = torch.float32, block_size: int = 64) -> TransformersModel:
     """A random Llama with grouped-query attention: 6 layers, 6 query heads over 2 kv heads."""
     config = LlamaConfig(
         vocab_size=256,
@@ -29,7 +29,7 @@ def tiny_llama(top_k: int, dtype: torch.dtype = torch.float32) -> TransformersMo
     with torch.random.fork_rng():
         torch.manual_seed(1)
         module = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return TransformersModel("tiny-llama", module, dense_spec(module, LLAMA_LEADERS, top_k, 64, None))
+    return TransformersModel("tiny-llama", module, dense_spec(module, LLAMA_LEADERS, top_k, block_size, None))
 
 
 @torch.no_grad()

