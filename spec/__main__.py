@@ -1,0 +1,6 @@
+"""Command line: `python -m spec explore|walk|live`."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())
