@@ -18,6 +18,7 @@ void gather_compact(const TensorList& host, const TensorList& device, const Tens
     first[r + 1] = first[r] + planned;
   }
 
+  const Prefetcher prefetcher(p.pools);
   // Every thread gets an equal share of that row, whichever requests it belongs to.
   parallel_for(0, first.back(), rows_per_task(p.pools), [&](int64_t begin, int64_t end) {
     auto next = std::upper_bound(first.begin(), first.end(), begin);
@@ -25,7 +26,7 @@ void gather_compact(const TensorList& host, const TensorList& device, const Tens
       const int64_t r = next - first.begin() - 1;
       const int64_t stop = std::min(end, *next++);
       const int64_t entry = spans[r].begin * p.columns + begin - first[r];
-      copy_rows<BeyondEnd::kZeros>(p.pools, p.host_rows + entry, p.device_rows + entry, stop - begin);
+      copy_rows<BeyondEnd::kZeros>(p.pools, prefetcher, p.host_rows + entry, p.device_rows + entry, stop - begin);
       begin = stop;
     }
   });
