@@ -11,6 +11,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    GgufConfig,
     GlmMoeDsaConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -101,6 +102,11 @@ def smollm2(dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
     folder = Path(package.origin).parent
     # Progress bars go to stderr, past transformers' own switch for them.
     with redirect_stderr(StringIO()):
-        module = AutoModelForCausalLM.from_pretrained(folder, gguf_file=SMOLLM2_FILE, dtype=dtype)
+        module = AutoModelForCausalLM.from_pretrained(
+            folder,
+            gguf_file=SMOLLM2_FILE,
+            dtype=dtype,
+            quantization_config=GgufConfig(dequantize=True),  # plain weights, whatever kernels are installed
+        )
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=SMOLLM2_FILE)
     return module, tokenizer
