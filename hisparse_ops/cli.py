@@ -68,7 +68,7 @@ def _plain_errors() -> Iterator[None]:
 def replay(
     model: Annotated[ModelName, typer.Option(help="Model to decode with.")] = ModelName.SMOLLM2,
     requests: Annotated[int, typer.Option(min=1, help="Requests decoded at once.")] = 8,
-    context: Annotated[int, typer.Option(min=1, help="Prompt tokens of each request.")] = 1536,
+    context: Annotated[int, typer.Option(min=1, help="Prompt tokens of each request.")] = 2048,
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode for each request.")] = 24,
     device_pool: Annotated[
         int | None,
@@ -86,7 +86,7 @@ def replay(
         int | None, typer.Option(min=1, help="Rows of a request's hot buffer.", show_default="2 x top-k")
     ] = None,
     block_size: Annotated[int, typer.Option(min=1, help="Rows in a block.")] = 64,
-    prefill_chunk: Annotated[int, typer.Option(min=1, help="Prompt tokens computed at once.")] = 256,
+    prefill_chunk: Annotated[int, typer.Option(min=1, help="Prompt tokens computed at once.")] = 128,
     dtype: Annotated[DtypeName, typer.Option(help="Type of weights and KV rows.")] = DtypeName.FLOAT32,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random weights and of the choice of prompts.")] = 0,
     trace: Annotated[
