@@ -116,9 +116,10 @@ def _(device: str) -> tuple[Any, ...]:
 
 
 def _pairs(source_end: int, target_end: int, device: str) -> tuple[Tensor, Tensor]:
-    """Good pairs, pairs with a negative side, and pairs on and beyond the ends."""
+    """Good pairs, pairs with a negative side, and pairs on and beyond the ends. Targets are apart in every layer of
+    a pool whose layers are views of the same blocks."""
     source = [0, 5, source_end - 1, -1, 4, source_end, 9, source_end + 7, -3, 2**31 - 1]
-    target = [3, 0, target_end - 1, 6, -1, 8, target_end, target_end + 7, -(2**31), 13]
+    target = [3, 0, target_end - 1, 6, -1, 10, target_end, target_end + 7, -(2**31), 13]
     return ints(source, device), ints(target, device)
 
 

@@ -33,7 +33,8 @@ HISPARSE_HD int32_t slot_device_row(const int32_t* hot_blocks, int32_t slot, Blo
 HISPARSE_HD int32_t table_row(const IndexMatrix& table, int32_t state, int32_t position, BlockShape blocks) {
   if (state < 0 || state >= table.rows || position < 0) return kNone;
   const int32_t page = position / blocks.size;
-  return page < table.columns ? block_row(table.row(state)[page], blocks.stride, position % blocks.size) : kNone;
+  return page < table.columns ? block_row(table.row(state)[page], blocks.stride, position % blocks.size)
+                              : kNone;
 }
 
 // Pages that hold `tokens` tokens.
@@ -47,6 +48,16 @@ struct Place {
   int32_t row;  // device row if kResident, host row if kHost, else kNone
 };
 
+// The place of row `offset` of a page, given its blocks; the resident one goes first.
+HISPARSE_HD Place place_on_page(int32_t host_block, int32_t resident_block, int32_t offset,
+                                BlockShape blocks) {
+  const bool resident = resident_block > 0;
+  const int32_t row = resident ? block_row(resident_block, blocks.stride, offset)
+                               : block_row(host_block, blocks.size, offset);
+  if (row == kNone) return {Place::kFault, kNone};
+  return {resident ? Place::kResident : Place::kHost, row};
+}
+
 // `host_blocks` and `resident_blocks` are the table rows of the request; null when it has no state row.
 HISPARSE_HD Place find_page(int32_t position, const int32_t* host_blocks, const int32_t* resident_blocks,
                             int64_t pages, BlockShape blocks) {
@@ -54,11 +65,7 @@ HISPARSE_HD Place find_page(int32_t position, const int32_t* host_blocks, const 
   const int32_t page = position / blocks.size, offset = position % blocks.size;
   if (page >= pages) return {Place::kPadding, kNone};
   if (host_blocks == nullptr) return {Place::kFault, kNone};
-  const bool resident = resident_blocks[page] > 0;
-  const int32_t row = resident ? block_row(resident_blocks[page], blocks.stride, offset)
-                               : block_row(host_blocks[page], blocks.size, offset);
-  if (row == kNone) return {Place::kFault, kNone};
-  return {resident ? Place::kResident : Place::kHost, row};
+  return place_on_page(host_blocks[page], resident_blocks[page], offset, blocks);
 }
 
 }  // namespace hisparse

@@ -1,0 +1,51 @@
+#include <algorithm>
+
+#include "arguments.h"
+#include "launch.cuh"
+#include "ops.h"
+#include "stale_set.cuh"
+
+namespace hisparse::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+
+// One block per pair looks through the slots of its state row: best when few pairs meet in one.
+__global__ void __launch_bounds__(kThreads) invalidate_pairs(const InvalidateParams p) {
+  wait_for_previous_kernel();
+  const int64_t state = p.state_rows[blockIdx.x];
+  const int32_t stale = p.host_rows[blockIdx.x];
+  if (state < 0 || state >= p.hot.states || stale < 0) return;
+  empty_slots<kThreads>(p.hot.rows + state * p.hot.slots, p.hot.slots,
+                        [&](int32_t row) { return row == stale; });
+}
+
+// One block per state row collects its pairs and looks through its slots once for all of them.
+__global__ void __launch_bounds__(kThreads) invalidate_states(const InvalidateParams p) {
+  extern __shared__ int4 memory[];
+  StaleSet<kThreads> set(memory, p.count);
+  wait_for_previous_kernel();
+  int32_t* slots = p.hot.rows + blockIdx.x * p.hot.slots;
+  for (int64_t base = 0; base < p.count; base += StaleSet<kThreads>::kCapacity) {
+    const int64_t end = min(p.count, base + StaleSet<kThreads>::kCapacity);
+    const bool any = set.collect(base, end, [&](int64_t i) {
+      return p.state_rows[i] == static_cast<int32_t>(blockIdx.x) ? p.host_rows[i] : kNone;
+    });
+    if (any) empty_slots<kThreads>(slots, p.hot.slots, [&](int32_t row) { return set.has(row); });
+  }
+}
+
+}  // namespace
+
+void invalidate(const Tensor& slot_rows, const Tensor& state_rows, const Tensor& host_rows) {
+  const InvalidateParams p = invalidate_params(slot_rows, state_rows, host_rows);
+  if (p.count == 0 || p.hot.states == 0 || p.hot.slots == 0) return;
+  const Queue queue(slot_rows);
+  if (p.count <= p.hot.states) {
+    queue.launch(invalidate_pairs, {p.count, kThreads}, p);
+  } else {
+    queue.launch(invalidate_states, {p.hot.states, kThreads, StaleSet<kThreads>::shared_bytes(p.count)}, p);
+  }
+}
+
+}  // namespace hisparse::cuda

@@ -1,0 +1,216 @@
+// Look-up, victim choice and LRU update on the GPU: one block per request.
+//
+// | stage          | what happens                                                               | then     |
+// |----------------|----------------------------------------------------------------------------|----------|
+// | clear          | look-up table and victim counts, before the kernel ahead has ended         |          |
+// | share          | which query rows are this block's; their positions are already on the way  | barrier  |
+// | load           | tables and slots, all reads at once; meanwhile the plan is filled with -1  |          |
+// | enter          | references are settled, or their host row goes into the look-up table      | barrier  |
+// |                | nothing entered: on to the answer                                          |          |
+// | probe          | slots look for their row in the table and leave their number               | barrier  |
+// | count          | hits get the new stamp; first references to misses, and free slots by stamp| barrier  |
+// |                | nothing missed: on to the answer                                           |          |
+// | number, place  | ranks of misses and of victims                                             | 2 barriers|
+// | answer         | device rows; loads go into slots and plan                                  | barrier  |
+// | tally          | counters                                                                   |          |
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "arguments.h"
+#include "batch.cuh"
+#include "launch.cuh"
+#include "ops.h"
+#include "resolver.cuh"
+
+namespace hisparse::cuda {
+namespace {
+
+__device__ void pad_rows(const Outputs& out, int64_t row, int64_t rows, int64_t columns) {
+  block_fill(out.device_rows + row * columns, rows * columns, kNone);
+  block_fill(out.miss_host_rows + row * columns, rows * columns, kNone);
+  block_fill(out.miss_device_rows + row * columns, rows * columns, kNone);
+  block_fill(out.valid_counts + row, rows, 0);
+}
+
+__device__ Request request_of(const ResolveParams& p, const Share& share) {
+  const bool known = share.state != kNone;
+  const int64_t state = known ? share.state : 0;
+  const int64_t columns = p.topk.columns;
+  return {.query = {p.topk, share.rows.begin, known ? p.host_table.row(state) : nullptr,
+                    known ? p.resident_table.row(state) : nullptr, static_cast<int32_t>(p.host_table.columns),
+                    p.blocks},
+          .hot = {p.hot.rows + state * p.hot.slots, p.hot.stamps + state * p.hot.slots,
+                  p.hot_table.row(state), known ? static_cast<int32_t>(p.hot.slots) : 0, p.blocks},
+          .now = known ? p.hot.clock[state] + 1 : 0,
+          .rows = static_cast<int32_t>(share.rows.size()),
+          .plan = static_cast<int32_t>(share.rows.begin * columns),
+          .total = static_cast<int32_t>(share.rows.size() * columns)};
+}
+
+// A union of more references than the look-up table serves goes through it in chunks, twice: once to give all
+// hits the new stamp, once to load what is missing into other slots. Loads of one chunk are hits of the next.
+template <class B>
+__device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const ResolveParams& p,
+                                                  const Outputs& out, Share share) {
+  const Request request = request_of(p, share);
+  typename Resolver<B>::Refs references;
+  Resolver<B> resolver(work, request, out, references);
+  int32_t loads = 0;
+  for (const bool loading : {false, true}) {
+    for (int64_t begin = 0; begin < request.total; begin += B::kChunk) {
+      const auto first = static_cast<int32_t>(begin);
+      __syncthreads();
+      work.clear();
+      references.select(first, min(request.total - first, B::kChunk));
+      references.load_positions(request.query);
+      resolver.load();
+      __syncthreads();
+      const bool any = resolver.look_up();
+      if (!loading) continue;
+      const int32_t more = any ? resolver.template make_room<true>() : 0;
+      resolver.answer(first, more, loads);
+      loads += more;
+    }
+  }
+  resolver.add_up();
+  return loads;
+}
+
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, B::kBlocksPerSM)
+    resolve_kernel(const __grid_constant__ ResolveParams p, const __grid_constant__ Outputs out,
+                   const int32_t equal_rows) {
+  extern __shared__ int4 memory[];
+  __shared__ SmallWorkspace small;
+
+  // Clear.
+  const Workspace<B> work{reinterpret_cast<int32_t*>(memory), small};
+  work.clear();
+  if (threadIdx.x == 0) small.resident = small.padding = small.valid = 0;
+  wait_for_previous_kernel();
+
+  // Share. Most batches have equal numbers of query rows: their positions are loaded before that is known.
+  const int64_t columns = p.topk.columns;
+  const int64_t guess = int64_t{equal_rows} * blockIdx.x;
+  typename Resolver<B>::Refs references;
+  references.select(0, static_cast<int32_t>(min(equal_rows * columns, int64_t{B::kChunk})));
+  references.load_positions({.topk = p.topk, .first_row = guess});
+  const Share share =
+      request_share(p.query_start, p.state_rows, p.requests, blockIdx.x, p.topk.rows, p.hot.states);
+
+  // Rows of nobody, and of padding requests, are padding.
+  for (int64_t row = blockIdx.x; row < p.topk.rows; row += gridDim.x) {
+    if (row < share.middle.begin || row >= share.middle.end) pad_rows(out, row, 1, columns);
+  }
+  if (blockIdx.x >= p.requests) return;
+  if (!share.real) {
+    pad_rows(out, share.rows.begin, share.rows.size(), columns);
+    if (threadIdx.x == 0) {
+      out.miss_counts[blockIdx.x] = 0;
+      if (share.state != kNone) p.hot.clock[share.state] += 1;
+    }
+    return;
+  }
+
+  // Load.
+  const Request request = request_of(p, share);
+  const bool guessed = share.rows.begin == guess && request.rows == equal_rows;
+  Resolver<B> resolver(work, request, out, references);
+  const bool single = request.total <= B::kChunk;
+  if (single) {
+    if (!guessed) {
+      references.select(0, request.total);
+      references.load_positions(request.query);
+    }
+    resolver.load();
+    block_prefetch(request.hot.stamps, int64_t{request.hot.slots} * sizeof(int32_t));
+  }
+  block_fill(out.miss_host_rows + request.plan, request.total, kNone);
+  block_fill(out.miss_device_rows + request.plan, request.total, kNone);
+  block_fill(out.valid_counts + share.rows.begin, request.rows, 0);
+
+  int32_t loads = 0;
+  if (single) {
+    if (resolver.look_up()) loads = resolver.template make_room<false>();
+    resolver.answer(0, loads, 0);
+    resolver.add_up();
+  } else {
+    loads = resolve_in_chunks<typename B::InChunks>({work.ints, small}, p, out, share);
+  }
+
+  // Tally.
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (share.state != kNone) p.hot.clock[share.state] = request.now;
+  out.miss_counts[blockIdx.x] = loads;
+  if (request.rows == 1) out.valid_counts[share.rows.begin] = small.valid;
+  const auto add = [&](Counter counter, int64_t amount) {
+    if (amount == 0) return;
+    atomicAdd(reinterpret_cast<unsigned long long*>(p.counters + counter),
+              static_cast<unsigned long long>(amount));
+  };
+  add(kResident, small.resident);
+  add(kHit, small.valid - small.resident - loads);
+  add(kMiss, loads);
+  add(kPadding, small.padding);
+  add(kFault, request.total - small.padding - small.valid);
+}
+
+template <class B>
+void launch_build(const Queue& queue, const ResolveParams& p, const Outputs& out) {
+  const int64_t blocks = std::max<int64_t>(p.requests, 1);
+  const auto equal_rows = static_cast<int32_t>(p.requests > 0 ? p.topk.rows / p.requests : 0);
+  queue.launch(resolve_kernel<B>, {blocks, B::kThreads, Workspace<B>::kBytes}, p, out, equal_rows);
+}
+
+// One block fits on an SM, or two; larger hot buffers or several query rows; hot buffers of any size.
+using FewRequests = Build<1024, 2, 4, 13, 1>;
+using ManyRequests = Build<512, 4, 8, 13, 2>;
+using Large = Build<1024, 8, 12, 14, 1>;
+using AnySlots = Build<1024, 8, 0, 14, 1>;
+constexpr int64_t kMaxSlots = Victims<AnySlots::kThreads>::kMaxSlots;
+
+template <class B>
+constexpr bool serves(int64_t references, int64_t slots) {
+  return references <= B::kChunk && slots <= B::kThreads * B::kSlotItems;
+}
+
+void launch_resolve(const Queue& queue, const ResolveParams& p, const Outputs& out) {
+  const int64_t references = divide_up(p.topk.rows, std::max<int64_t>(p.requests, 1)) * p.topk.columns;
+  if (serves<FewRequests>(references, p.hot.slots)) {
+    if (p.requests <= queue.multiprocessors()) return launch_build<FewRequests>(queue, p, out);
+    return launch_build<ManyRequests>(queue, p, out);
+  }
+  // Chunks make up for what is beyond in references, but not in slots.
+  if (p.hot.slots <= Large::kThreads * Large::kSlotItems) return launch_build<Large>(queue, p, out);
+  launch_build<AnySlots>(queue, p, out);
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> resolve(
+    const Tensor& topk, const Tensor& query_start, const Tensor& state_rows, const Tensor& host_table,
+    const Tensor& resident_table, const Tensor& hot_table, const Tensor& slot_rows, const Tensor& slot_stamps,
+    const Tensor& clock, const Tensor& counters, int64_t block_size, int64_t block_stride) {
+  const ResolveParams p = resolve_params(topk, query_start, state_rows, host_table, resident_table, hot_table,
+                                         slot_rows, slot_stamps, clock, counters, block_size, block_stride);
+  if (p.hot.slots > kMaxSlots) {
+    throw std::runtime_error("hisparse::resolve: slot_rows must have at most " + std::to_string(kMaxSlots) +
+                             " slots on a GPU, got " + std::to_string(p.hot.slots));
+  }
+  const int64_t query_rows = p.topk.rows, columns = p.topk.columns;
+  Tensor device_rows = new_indices(topk, {query_rows, columns});
+  Tensor valid_counts = new_indices(topk, {query_rows});
+  Tensor miss_host_rows = new_indices(topk, {query_rows, columns});
+  Tensor miss_device_rows = new_indices(topk, {query_rows, columns});
+  Tensor miss_counts = new_indices(topk, {p.requests});
+  if (query_rows > 0 || p.requests > 0) {
+    launch_resolve(Queue(topk), p,
+                   {indices_of(device_rows), indices_of(valid_counts), indices_of(miss_host_rows),
+                    indices_of(miss_device_rows), indices_of(miss_counts)});
+  }
+  return {device_rows, valid_counts, miss_host_rows, miss_device_rows, miss_counts};
+}
+
+}  // namespace hisparse::cuda

@@ -1,0 +1,74 @@
+// Small tools of threads, warps and blocks.
+#pragma once
+
+#include <cstdint>
+
+namespace hisparse::cuda {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+__device__ __forceinline__ int lane_number() { return threadIdx.x % kWarp; }
+__device__ __forceinline__ int warp_number() { return threadIdx.x / kWarp; }
+__device__ __forceinline__ unsigned lanes_before() { return (1u << lane_number()) - 1; }
+
+template <class T>
+constexpr __host__ __device__ T divide_up(T value, T by) {
+  return (value + by - 1) / by;
+}
+
+// Sum over this lane and those before it.
+template <class T>
+__device__ __forceinline__ T warp_inclusive_sum(T value) {
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const T other = __shfl_up_sync(kAllLanes, value, distance);
+    if (lane_number() >= distance) value += other;
+  }
+  return value;
+}
+
+// Sum over this thread and those before it; the whole block, at most 32 warps.
+template <int kThreads>
+__device__ __forceinline__ int32_t block_inclusive_sum(int32_t value) {
+  __shared__ int32_t sums[kThreads / kWarp];
+  const int32_t in_warp = warp_inclusive_sum(value);
+  if (lane_number() == kWarp - 1) sums[warp_number()] = in_warp;
+  __syncthreads();
+  const int32_t before = lane_number() < warp_number() ? sums[lane_number()] : 0;
+  return in_warp + __reduce_add_sync(kAllLanes, before);
+}
+
+// The first of kSize ascending numbers that is above `value`, which one of them is.
+template <int kSize>
+__device__ __forceinline__ int32_t first_above(const int32_t* numbers, int32_t value) {
+  static_assert((kSize & (kSize - 1)) == 0);
+  int32_t first = 0;
+#pragma unroll
+  for (int32_t half = kSize / 2; half > 0; half /= 2) {
+    if (numbers[first + half - 1] <= value) first += half;
+  }
+  return first;
+}
+
+// The whole block sets `count` integers, 16 bytes at a time where it can.
+__device__ __forceinline__ void block_fill(int32_t* data, int64_t count, int32_t value) {
+  constexpr int kVector = sizeof(int4) / sizeof(int32_t);
+  const int64_t to_line = (-reinterpret_cast<uintptr_t>(data) % sizeof(int4)) / sizeof(int32_t);
+  const int64_t head = to_line < count ? to_line : count;
+  const int64_t vectors = (count - head) / kVector;
+  for (int64_t i = threadIdx.x; i < head; i += blockDim.x) data[i] = value;
+  auto* body = reinterpret_cast<int4*>(data + head);
+  for (int64_t i = threadIdx.x; i < vectors; i += blockDim.x) body[i] = make_int4(value, value, value, value);
+  for (int64_t i = head + vectors * kVector + threadIdx.x; i < count; i += blockDim.x) data[i] = value;
+}
+
+// The threads of a block ask for the lines of `bytes` bytes, so that a later read finds them in the L2 cache.
+// What is beyond one line per thread is left out.
+__device__ __forceinline__ void block_prefetch(const void* data, int64_t bytes) {
+  constexpr int kLine = 128;
+  const int64_t offset = int64_t{kLine} * threadIdx.x;
+  if (offset < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(data) + offset));
+}
+
+}  // namespace hisparse::cuda
