@@ -86,6 +86,7 @@ def test_a_request_that_fits_only_with_hisparse_is_said_so() -> None:
         (["--device-pool", "100KiB"], r"give device_bytes >= \d+"),
         (["--host-pool", "60KiB"], r"give host_bytes >= \d+"),
         (["--host-pool", "500GiB"], r"host_bytes|host pool"),
+        (["--requests", "1", "--context", "300000"], r"max_context is 300010: the model takes 1 to \d+ tokens"),
         (["--trace", "missing.jsonl"], r"trace missing.jsonl cannot be read"),
         (["--json", "no/such/folder/figures.json"], r"--json: folder no/such/folder does not exist"),
     ],

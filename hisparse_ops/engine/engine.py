@@ -37,6 +37,9 @@ class ModelRunner(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
+    @property
+    def max_positions(self) -> int: ...
+
     def forward(self, kv: SparseKV, tokens: list[int]) -> Tensor:
         """Compute the rows of `tokens` at `kv.positions`; logits of the last one, [vocab] float32."""
 
@@ -64,6 +67,8 @@ class Engine:
         block = layout.block_size
         if config.prefill_chunk < 1 or config.prefill_chunk % block:
             raise ValueError(f"prefill_chunk is {config.prefill_chunk}: expected a multiple of the block size {block}")
+        if not 1 <= config.max_context <= model.max_positions:
+            raise ValueError(f"max_context is {config.max_context}: the model takes 1 to {model.max_positions} tokens")
         if config.max_requests < 1:
             raise ValueError(f"max_requests is {config.max_requests}: expected at least 1")
         self._model = model

@@ -57,6 +57,11 @@ class TransformersModel:
         return int(self.module.config.vocab_size)
 
     @property
+    def max_positions(self) -> int:
+        """Positions that the model was made for."""
+        return int(self.module.config.max_position_embeddings)
+
+    @property
     def width(self) -> int:
         """Elements of a row."""
         return self.spec.row_bytes // self.dtype.itemsize
