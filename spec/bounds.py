@@ -22,6 +22,7 @@ class Bounds:
     rows: int = 1  # rows of a page
     ranks: int = 1  # ranks that write host memory
     groups: int = 1  # resident groups: GPU blocks of a resident page
+    keys: int = 0  # indexer groups: GPU blocks of a page's index keys, held as long as the page
     hot: int = 1  # GPU blocks of a hot region
     shared: int = 2  # requests have equal tokens in the pages below this one
     transfers: int = 2  # transfers under way at once
@@ -72,9 +73,10 @@ PROFILES = {
         "copy-on-write and restore of shared host pages",
         replace(_SMALL, host=3, rows=2, shared=2, restores=True, copies=True),
     ),
-    "fence": Profile("two steps in flight", replace(_SMALL, requests=1, steps=2)),
+    "fence": Profile("two steps in flight", replace(_CORE, requests=1, host=3, steps=2)),
     "lines": Profile(
         "rows cached in hot buffers while host blocks change hands", replace(_CORE, host=3, shared=1, lines=True)
     ),
     "groups": Profile("a page in two resident groups", replace(_CORE, gpu=7, host=3, groups=2)),
+    "keys": Profile("index keys on the GPU: a hit reaches no further", replace(_SMALL, gpu=4, keys=1)),
 }

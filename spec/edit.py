@@ -20,6 +20,7 @@ class Edit:
         self.transfers = list(state.transfers)
         self.prefix = dict(state.prefix)
         self.copies = dict(state.copies)
+        self.key_copies = dict(state.key_copies)
         self.gpu_refs = list(state.gpu_refs)
         self.host_refs = list(state.host_refs)
         self.gpu_free = set(state.gpu_free)
@@ -36,6 +37,7 @@ class Edit:
             tuple(self.transfers),
             tuple(sorted(self.prefix.items())),
             tuple(sorted(self.copies.items())),
+            tuple(sorted(self.key_copies.items())),
             tuple(self.gpu_refs),
             tuple(self.host_refs),
             frozenset(self.gpu_free),
@@ -77,10 +79,14 @@ class Edit:
         """Give one reference back; the last one waits for the steps in flight."""
         if not blocks:
             return
+        waiting = Fenced(len(self.steps), blocks, 0)
         resting = sum(entry.gpu == blocks for entry in self.fenced)
-        if self.steps and self.gpu_refs[blocks[0]] - resting == 1:
-            self.fenced.append(Fenced(len(self.steps), blocks, 0))
-            return
+        if self.steps and self.gpu_refs[blocks[0]] - resting == 1 and waiting not in self.fenced:
+            self.fenced.append(waiting)
+        else:
+            self.drop_gpu(blocks)
+
+    def drop_gpu(self, blocks: Blocks) -> None:
         for block in blocks:
             self.gpu_refs[block] -= 1
             if self.gpu_refs[block] == 0:
@@ -106,10 +112,14 @@ class Edit:
         self.host_refs[host] += 1
 
     def release_host(self, host: int) -> None:
+        waiting = Fenced(len(self.steps), (), host)
         resting = sum(entry.host == host for entry in self.fenced)
-        if self.steps and self.host_refs[host] - resting == 1:
-            self.fenced.append(Fenced(len(self.steps), (), host))
-            return
+        if self.steps and self.host_refs[host] - resting == 1 and waiting not in self.fenced:
+            self.fenced.append(waiting)
+        else:
+            self.drop_host(host)
+
+    def drop_host(self, host: int) -> None:
         self.host_refs[host] -= 1
         if self.host_refs[host] == 0:
             self.host_free.add(host)
@@ -121,14 +131,9 @@ class Edit:
         for entry in waiting:
             if entry.steps:
                 continue
-            for block in entry.gpu:
-                self.gpu_refs[block] -= 1
-                if self.gpu_refs[block] == 0:
-                    self.gpu_free.add(block)
+            self.drop_gpu(entry.gpu)
             if entry.host:
-                self.host_refs[entry.host] -= 1
-                if self.host_refs[entry.host] == 0:
-                    self.host_free.add(entry.host)
+                self.drop_host(entry.host)
 
     # --- bytes
 

@@ -83,11 +83,9 @@ def check_step(bounds: Bounds, before: State, action: Action, after: State) -> N
 
 
 def pages_of(state: State) -> Iterator[tuple[int, int, Page]]:
-    """Request, index and page of every page that has a host block."""
     for r, request in enumerate(state.requests):
         for p, page in enumerate(request.pages):
-            if page.host:
-                yield r, p, page
+            yield r, p, page
 
 
 def expected_rows(bounds: Bounds, state: State, r: int, p: int) -> Content:
@@ -263,7 +261,7 @@ def s14(bounds: Bounds, before: State, action: Action, after: State) -> str | No
 @of_state("S15", "Rows mirrored = rows written; a row not mirrored keeps its page from ever becoming clean.")
 def s15(bounds: Bounds, state: State) -> str | None:
     for r, p, page in pages_of(state):
-        if page.clean and page.proven != bounds.rows:
+        if page.clean and (page.tainted or page.proven != bounds.rows):
             return f"page {p} of request {r} is clean with {page.proven} of {bounds.rows} rows proven"
         rows = expected_rows(bounds, state, r, p)[: page.proven]
         if state.requests[r].status == LIVE and any(view[page.host][: len(rows)] != rows for view in state.stream):
@@ -281,10 +279,9 @@ def s16(bounds: Bounds, state: State) -> str | None:
 
 @of_state("S17", "No page has a GPU block without a host block.")
 def s17(bounds: Bounds, state: State) -> str | None:
-    for r, request in enumerate(state.requests):
-        for p, page in enumerate(request.pages):
-            if page.gpu and not page.host:
-                return f"page {p} of request {r}"
+    for r, p, page in pages_of(state):
+        if page.gpu and not page.host:
+            return f"page {p} of request {r}"
     return None
 
 
@@ -318,6 +315,7 @@ def s19(bounds: Bounds, before: State, action: Action, after: State) -> str | No
 def b1(bounds: Bounds, state: State) -> str | None:
     held: Counter[int] = Counter()
     for _, _, page in pages_of(state):
+        held.update(page.keys)
         if page.held:
             held.update(page.gpu)
     for request in state.requests:
@@ -369,6 +367,8 @@ def b5(bounds: Bounds, state: State) -> str | None:
     owner_of: dict[int, tuple[str, int]] = {}
     claims = [(page.gpu, ("host block", page.host)) for _, _, page in pages_of(state)]
     claims += [(gpu, ("host block", host)) for host, gpu in state.copies]
+    claims += [(page.keys, ("keys of host block", page.host)) for _, _, page in pages_of(state)]
+    claims += [(keys, ("keys of host block", host)) for host, keys in state.key_copies]
     claims += [(request.hot, ("the hot region of", r)) for r, request in enumerate(state.requests)]
     for blocks, owner in claims:
         for block in blocks:
@@ -382,6 +382,9 @@ def b6(bounds: Bounds, state: State) -> str | None:
     name_by_host = {host: name for name, host in state.prefix}
     if len({gpu for _, gpu in state.copies}) != len(state.copies):
         return "one GPU copy is indexed for two host blocks"
+    for host, _ in state.key_copies:
+        if host not in name_by_host:
+            return f"the index keys of host block {host} outlive its hash"
     for host, gpu in state.copies:
         if host not in name_by_host:
             return f"the copy of host block {host} outlives its hash"

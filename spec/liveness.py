@@ -71,13 +71,12 @@ class Fair:
                 yield ("complete", i, rank)
 
     def spills(self, state: State) -> Iterator[State]:
-        """The states after each spill that can be planned, except of pages that can never be proven."""
+        """The states after each spill that can be planned."""
         for r, request in enumerate(state.requests):
-            for p, page in enumerate(request.pages):
-                if not self.model.bounds.mirror or page.proven == self.model.bounds.rows:
-                    after = self.tried(state, ("spill", r, p))
-                    if after != state:
-                        yield after
+            for p in range(len(request.pages)):
+                after = self.tried(state, ("spill", r, p))
+                if after != state:
+                    yield after
 
     def serve(self, state: State) -> State:
         """L3, L4, L5: every request that is there, imports included, comes to its end."""
@@ -119,7 +118,7 @@ class Fair:
         hosts = blank_host(state)
         if not hosts:
             return self.room(state, r)
-        return self.with_room(state, r, bounds.groups, lambda gpu: ("append", r, hosts[0], gpu))
+        return self.with_room(state, r, bounds.groups + bounds.keys, lambda gpu: ("append", r, hosts[0], gpu))
 
     def with_room(self, state: State, r: int, count: int, action: object) -> State:
         blank = tuple(blank_gpu(state)[:count])

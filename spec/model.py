@@ -26,7 +26,6 @@ from .state import (
     DETACHED,
     ENQUEUED,
     FAILED,
-    GIVEN_BACK,
     IMPORTING,
     LIVE,
     NEW_REQUEST,
@@ -89,14 +88,14 @@ class Model:
         """Every action worth trying. Blank blocks are all alike: the smallest ids stand for any."""
         bounds = self.bounds
         blank, blank_hosts = blank_gpu(state), blank_host(state)
-        page_blocks, host = tuple(blank[: bounds.groups]), blank_hosts[0] if blank_hosts else 0
+        page_blocks, host = tuple(blank[: bounds.groups + bounds.keys]), blank_hosts[0] if blank_hosts else 0
         for r, request in enumerate(state.requests):
             if request.status == ABSENT:
                 yield ("admit", r, len(hits(bounds, state, r)))
                 if bounds.imports:
                     for rows in range(1, bounds.pages * bounds.rows + 1):
-                        found = len(hits(bounds, state, r)[: rows // bounds.rows])
-                        yield ("import_begin", r, rows, tuple(blank_hosts[: -(-rows // bounds.rows) - found]))
+                        new = -(-rows // bounds.rows) - len(hits(bounds, state, r)[: rows // bounds.rows])
+                        yield ("import_begin", r, rows, tuple(blank_hosts[:new]), tuple(blank[: new * bounds.keys]))
                 continue
             if request.status == LIVE:
                 if bounds.one_action_pages:
@@ -114,7 +113,7 @@ class Model:
                 yield ("cool", r)
                 yield ("finish", r)
                 if bounds.copies:
-                    yield ("cow", r, host, page_blocks)
+                    yield ("cow", r, host, page_blocks[: bounds.groups])
             if request.status == IMPORTING:
                 yield ("import_end", r, True)
                 yield ("import_end", r, False)
@@ -126,7 +125,7 @@ class Model:
                     yield ("import_write", r, p)
                 if bounds.restores:
                     yield ("repin", r, p)
-                    yield ("restore", r, p, page_blocks)
+                    yield ("restore", r, p, page_blocks[: bounds.groups])
         for i in range(len(state.transfers)):
             for rank in range(bounds.ranks):
                 yield ("enqueue", i, rank)
@@ -138,7 +137,7 @@ class Model:
                     yield ("deliver", i, rank, FAILED)
             if bounds.faults:
                 yield ("set_aside", i)
-        if len(blank) < max(bounds.groups, bounds.hot):
+        if len(blank) < max(bounds.groups + bounds.keys, bounds.hot):
             for gpu in sorted(readable_leases(state)):
                 yield ("reuse", gpu)
         if not blank_hosts:
@@ -161,8 +160,10 @@ class Model:
         for host in found[:cached]:
             edit.hold_host(host)
             gpu = edit.copies.get(host, ())
+            keys = edit.key_copies.get(host, ())
             edit.hold_gpu(gpu)
-            pages.append(Page(host, gpu, bool(gpu), True, self.bounds.rows))
+            edit.hold_gpu(keys)
+            pages.append(Page(host, gpu, keys, bool(gpu), True, self.bounds.rows))
         rows = cached * self.bounds.rows
         self.vacate(edit, r, status=LIVE, pages=tuple(pages), computed=rows, final=rows, published=cached)
         return edit
@@ -171,12 +172,13 @@ class Model:
         request = state.requests[r]
         require(request.status == LIVE and len(request.pages) < self.bounds.pages, "a live request with room")
         require(request.computed == len(request.pages) * self.bounds.rows, "a full last page")
-        require(len(gpu) == self.bounds.groups and set(gpu) <= set(blank_gpu(state)), "blank GPU blocks")
+        groups = self.bounds.groups
+        require(len(gpu) == groups + self.bounds.keys and set(gpu) <= set(blank_gpu(state)), "blank GPU blocks")
         require(host in blank_host(state), "a blank host block")
         edit = Edit(self.bounds, state)
         edit.take_gpu(gpu)
         edit.take_host(host)
-        edit.change(r, pages=(*request.pages, Page(host, gpu, True, False, 0)))
+        edit.change(r, pages=(*request.pages, Page(host, gpu[:groups], gpu[groups:], True, False, 0)))
         return edit
 
     def write(self, state: State, r: int, mirrored: bool, draft: bool) -> Edit:
@@ -197,7 +199,9 @@ class Model:
             for view in edit.stream:
                 view[page.host] = _with_row(view[page.host], offset, tag)
             if page.proven == offset:
-                page = edit.change_page(r, p, proven=offset + 1)
+                edit.change_page(r, p, proven=offset + 1)
+        elif bounds.mirror:
+            edit.change_page(r, p, tainted=True)
         if bounds.lines:
             self.cache_lines(edit, r)
         edit.change(r, computed=request.computed + 1, draft=int(draft))
@@ -255,31 +259,42 @@ class Model:
         request = edit.change(r, status=DETACHED, draft=0)
         edit.release_gpu(request.hot)
         edit.change(r, hot=())
-        for p in range(len(request.pages)):
-            if p < request.published or not self.sealed(edit, r, p):
-                self.give_back(edit, r, p)
+        last = next((p for p in range(len(request.pages)) if not self.publishable(edit, r, p)), len(request.pages))
+        self.cut(edit, r, last if last > request.published else 0)
+        for p in range(min(request.published, len(edit.requests[r].pages))):
+            self.give_back_gpu(edit, r, p)
         self.publish(edit, r)
         return edit
+
+    def publishable(self, edit: Edit, r: int, p: int) -> bool:
+        """Whether a page is or may still become durable."""
+        page = edit.requests[r].pages[p]
+        return page.clean or (self.sealed(edit, r, p) and not page.tainted)
 
     def preempt(self, state: State, r: int) -> Edit:
         """The request ends here and now, and publishes nothing more. An abort is the same."""
         require(state.requests[r].status != ABSENT, "a request")
         edit = Edit(self.bounds, state)
         edit.release_gpu(state.requests[r].hot)
-        for p in range(len(state.requests[r].pages)):
-            self.give_back(edit, r, p)
+        self.cut(edit, r, 0)
         self.vacate(edit, r)
         return edit
 
-    def give_back(self, edit: Edit, r: int, p: int) -> None:
-        """A page leaves its request; a transfer of it goes on without an owner."""
+    def cut(self, edit: Edit, r: int, keep: int) -> None:
+        """The pages from `keep` on leave their request."""
+        for p in reversed(range(keep, len(edit.requests[r].pages))):
+            self.give_back_gpu(edit, r, p)
+            edit.release_host(edit.requests[r].pages[p].host)
+            edit.change(r, pages=edit.requests[r].pages[:p])
+
+    def give_back_gpu(self, edit: Edit, r: int, p: int) -> None:
+        """Nothing is read from the page any more; a transfer of it goes on without an owner."""
         page = edit.requests[r].pages[p]
-        if page.host:
-            if page.held:
-                edit.release_gpu(page.gpu)
-            edit.release_host(page.host)
-            edit.change_page(r, p, **GIVEN_BACK._asdict())
-            self.disown(edit, r, p)
+        if page.held:
+            edit.release_gpu(page.gpu)
+        edit.release_gpu(page.keys)
+        edit.change_page(r, p, gpu=(), keys=(), held=False)
+        self.disown(edit, r, p)
 
     def vacate(self, edit: Edit, r: int, **fields: Any) -> None:
         """The state row is empty, or has a new request. What its hot buffer caches stays until a new
@@ -301,18 +316,23 @@ class Model:
 
     # --- imports: another machine writes host blocks, outside every stream
 
-    def import_begin(self, state: State, r: int, rows: int, hosts: tuple[int, ...]) -> Edit:
+    def import_begin(self, state: State, r: int, rows: int, hosts: tuple[int, ...], keys: Blocks) -> Edit:
+        """Takes all that its pages need; what is published already is shared."""
         require(state.requests[r].status == ABSENT, "a free state row")
         found = hits(self.bounds, state, r)[: rows // self.bounds.rows]
         require(len(found) + len(hosts) == -(-rows // self.bounds.rows), "a block for each page")
         require(hosts and set(hosts) <= set(blank_host(state)), "blank host blocks")
+        each = self.bounds.keys
+        require(len(keys) == each * len(hosts) and set(keys) <= set(blank_gpu(state)), "blank GPU blocks")
         edit = Edit(self.bounds, state)
         for host in found:
             edit.hold_host(host)
+            edit.hold_gpu(edit.key_copies.get(host, ()))
         for host in hosts:
             edit.take_host(host)
-        shared = [Page(host, (), False, True, self.bounds.rows) for host in found]
-        holes = [Page(host, (), False, False, 0) for host in hosts]
+        edit.take_gpu(keys)
+        shared = [Page(host, (), edit.key_copies.get(host, ()), False, True, self.bounds.rows) for host in found]
+        holes = [Page(host, (), keys[i * each : (i + 1) * each], False, False, 0) for i, host in enumerate(hosts)]
         self.vacate(edit, r, status=IMPORTING, pages=(*shared, *holes), computed=rows, published=len(shared))
         return edit
 
@@ -350,6 +370,7 @@ class Model:
         request = state.requests[r]
         page = request.pages[p]
         require(request.status in (LIVE, DETACHED) and page.gpu and page.held and not page.clean, "a fresh page")
+        require(not page.tainted, "a page that can be proven")
         require(self.sealed(state, r, p), "a sealed page")
         require(pending(state, r, p) is None, "no transfer of the page")
         edit = Edit(self.bounds, state)
@@ -427,6 +448,7 @@ class Model:
                 if page.gpu == gpu and not page.held:
                     edit.change_page(r, p, gpu=())
         edit.copies = {host: copy for host, copy in edit.copies.items() if copy != gpu}
+        edit.key_copies = {host: copy for host, copy in edit.key_copies.items() if copy != gpu}
         return edit
 
     def evict(self, state: State, host: int) -> Edit:
@@ -435,6 +457,7 @@ class Model:
         edit = Edit(self.bounds, state)
         edit.prefix = {name: block for name, block in edit.prefix.items() if block != host}
         edit.copies.pop(host, None)
+        edit.key_copies.pop(host, None)
         return edit
 
     def restore(self, state: State, r: int, p: int, gpu: Blocks) -> Edit:
@@ -545,7 +568,9 @@ class Model:
             edit.release_host(transfer.source)
         if transfer.kind == SPILL and transfer.owner != NOBODY:
             page = edit.requests[transfer.owner].pages[transfer.page]
-            if FAILED not in transfer.known and (transfer.moves or page.proven == self.bounds.rows):
+            if FAILED in transfer.known or page.tainted:
+                edit.change_page(transfer.owner, transfer.page, tainted=True)
+            else:
                 edit.change_page(transfer.owner, transfer.page, clean=True, proven=self.bounds.rows)
             self.publish(edit, transfer.owner)
 
@@ -554,8 +579,9 @@ class Model:
         transfer = state.transfers[i]
         require(transfer.kind == SPILL and not transfer.lost, "a spill that is waited for")
         edit = Edit(self.bounds, state)
-        edit.transfers[i] = transfer._replace(lost=True)
+        edit.transfers[i] = transfer._replace(lost=True, owner=NOBODY)
         if transfer.owner != NOBODY:
+            edit.change_page(transfer.owner, transfer.page, tainted=True)
             self.publish(edit, transfer.owner)
         return edit
 
@@ -564,28 +590,33 @@ class Model:
         request = edit.requests[r]
         while request.published < len(request.pages) and request.pages[request.published].clean:
             p = request.published
-            page = request.pages[p]
-            name = name_of(self.bounds, r, p)
-            if name not in edit.prefix:
-                edit.prefix[name] = page.host
-                if page.gpu and page.gpu not in edit.copies.values():
-                    edit.copies[page.host] = page.gpu
+            self.offer(edit, name_of(self.bounds, r, p), request.pages[p])
             request = edit.change(r, published=p + 1)
             if request.status == DETACHED:
-                self.give_back(edit, r, p)
-                request = edit.requests[r]
+                self.give_back_gpu(edit, r, p)
         if request.status == DETACHED:
             self.end_detached(edit, r)
 
+    def offer(self, edit: Edit, name: int, page: Page) -> None:
+        """Make a page a hit, unless a twin of it is one already. A twin whose index keys are lost is none."""
+        twin = edit.prefix.get(name)
+        if twin is not None:
+            if not self.bounds.keys or twin in edit.key_copies:
+                return
+            edit.copies.pop(twin, None)
+        edit.prefix[name] = page.host
+        if page.keys:
+            edit.key_copies[page.host] = page.keys
+        if page.gpu and page.gpu not in edit.copies.values():
+            edit.copies[page.host] = page.gpu
+
     def end_detached(self, edit: Edit, r: int) -> None:
-        """Pages behind one that can never be published are not waited for."""
-        request = edit.requests[r]
-        p = request.published
-        stuck = any(t.owner == r and t.page == p and t.lost for t in edit.transfers)
-        unprovable = p < len(request.pages) and self.bounds.mirror and request.pages[p].proven < self.bounds.rows
-        if p == len(request.pages) or not self.sealed(edit, r, p) or stuck or unprovable:
-            for p in range(len(request.pages)):
-                self.give_back(edit, r, p)
+        """Pages behind one that can never be published are not waited for; at the end nothing is held."""
+        pages = range(edit.requests[r].published, len(edit.requests[r].pages))
+        last = next((p for p in pages if edit.requests[r].pages[p].tainted), len(edit.requests[r].pages))
+        self.cut(edit, r, last)
+        if edit.requests[r].published >= len(edit.requests[r].pages):
+            self.cut(edit, r, 0)
             self.vacate(edit, r)
 
 

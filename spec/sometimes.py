@@ -56,7 +56,7 @@ class Sometimes:
 
 
 def _pages(state: State) -> list[Page]:
-    return [page for request in state.requests for page in request.pages if page.host]
+    return [page for request in state.requests for page in request.pages]
 
 
 def _unpinned(state: State) -> list[Page]:
@@ -144,7 +144,7 @@ def _(bounds: Bounds, before: State, action: Action, after: State) -> bool:
 def _(bounds: Bounds, before: State, action: Action, after: State) -> bool:
     return any(
         request.status == DETACHED
-        and any(page.host and pending(after, r, p) is None for p, page in enumerate(request.pages))
+        and any(pending(after, r, p) is None for p in range(request.published, len(request.pages)))
         for r, request in enumerate(after.requests)
     )
 
@@ -196,7 +196,7 @@ def _(bounds: Bounds, before: State, action: Action, after: State) -> bool:
 
 @situation("a request is preempted with two transfers under way")
 def _(bounds: Bounds, before: State, action: Action, after: State) -> bool:
-    return action[0] == "preempt" and sum(t.owner == action[1] for t in before.transfers) > 1
+    return bool(action[0] == "preempt" and sum(t.owner == action[1] for t in before.transfers) > 1)
 
 
 @situation("both pools are reset while a transfer is planned")
@@ -219,11 +219,12 @@ def _(bounds: Bounds, before: State, action: Action, after: State) -> bool:
     return action[0] == "deliver" and before.transfers[action[1]].lost
 
 
-@situation("a full page misses a row of its mirror")
+@situation("a sealed page stays dirty, because a row of it missed its mirror")
 def _(bounds: Bounds, before: State, action: Action, after: State) -> bool:
     return bounds.mirror and any(
-        t.kind == SPILL and t.owner != NOBODY and before.requests[t.owner].pages[t.page].proven < bounds.rows
-        for t in before.transfers
+        page.tainted and (p + 1) * bounds.rows <= request.final
+        for request in after.requests
+        for p, page in enumerate(request.pages)
     )
 
 

@@ -26,11 +26,13 @@ Blocks = tuple[int, ...]
 
 
 class Page(NamedTuple):
-    host: int  # 0 = given back (only in a detached request)
+    host: int
     gpu: Blocks  # one per group, () = not resident
+    keys: Blocks  # one per indexer group; () = given back (only in a detached request)
     held: bool  # the row holds a reference on `gpu`; resident and not held = unpinned
     clean: bool  # control knows that the host copy is durable on every rank
     proven: int  # rows that the host is known to hold in stream order
+    tainted: bool = False  # a copy failed, or rows missed their mirror: never clean
 
 
 class Request(NamedTuple):
@@ -79,6 +81,7 @@ class State(NamedTuple):
     transfers: tuple[Transfer, ...]
     prefix: tuple[tuple[int, int], ...]  # page name -> host block
     copies: tuple[tuple[int, Blocks], ...]  # published host block -> its readable GPU copy
+    key_copies: tuple[tuple[int, Blocks], ...]  # published host block -> its readable index keys
     gpu_refs: tuple[int, ...]
     host_refs: tuple[int, ...]
     gpu_free: frozenset[int]
@@ -91,7 +94,6 @@ class State(NamedTuple):
 
 
 NEW_REQUEST = Request(ABSENT, (), 0, 0, 0, (), 0, ())
-GIVEN_BACK = Page(0, (), False, False, 0)
 
 
 def initial(bounds: Bounds) -> State:
@@ -102,6 +104,7 @@ def initial(bounds: Bounds) -> State:
         transfers=(),
         prefix=(),
         copies=(),
+        key_copies=(),
         gpu_refs=(0,) * (bounds.gpu + 1),
         host_refs=(0,) * (bounds.host + 1),
         gpu_free=frozenset(range(1, bounds.gpu + 1)),
@@ -139,8 +142,6 @@ def pending(state: State, request: int, page: int) -> Transfer | None:
 def phase(state: State, request: int, index: int) -> str:
     """The row of the page table in the protocol's words."""
     page = state.requests[request].pages[index]
-    if page.host == 0:
-        return "given back"
     transfer = pending(state, request, index)
     if transfer is not None and transfer.kind == RESTORE:
         return "restoring"
@@ -161,7 +162,7 @@ def readable_leases(state: State) -> set[Blocks]:
         for page in request.pages
         if page.gpu and not page.held and page.gpu[0] in state.gpu_free
     }
-    found.update(gpu for _, gpu in state.copies if gpu[0] in state.gpu_free)
+    found.update(gpu for _, gpu in (*state.copies, *state.key_copies) if gpu[0] in state.gpu_free)
     return found
 
 
@@ -176,12 +177,12 @@ def blank_host(state: State) -> list[int]:
 
 
 def hits(bounds: Bounds, state: State, request: int) -> list[int]:
-    """Host blocks of the published pages that this request's tokens begin with."""
-    prefix = dict(state.prefix)
+    """Host blocks of the published pages that this request's tokens begin with, as far as their index keys go."""
+    prefix, keyed = dict(state.prefix), dict(state.key_copies)
     found = []
     for page in range(bounds.pages):
         host = prefix.get(name_of(bounds, request, page))
-        if host is None:
+        if host is None or (bounds.keys and host not in keyed):
             break
         found.append(host)
     return found

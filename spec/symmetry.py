@@ -28,7 +28,7 @@ class Renaming:
 
 def _shape(request: Request) -> tuple[object, ...]:
     """What a request looks like without block ids."""
-    pages = tuple([(len(p.gpu), p.held, p.clean, p.proven, p.host > 0) for p in request.pages])
+    pages = tuple([(len(p.gpu), p.held, p.clean, p.proven, p.tainted, len(p.keys)) for p in request.pages])
     return (request.status, pages, request.computed, request.final, request.draft, len(request.hot), request.published)
 
 
@@ -41,7 +41,8 @@ def key(bounds: Bounds, state: State) -> bytes:
         request = state.requests[r]
         out += (request.status, request.computed, request.final, request.draft, request.published)
         for page in request.pages:
-            out += (host(page.host), page.held + 2 * page.clean, page.proven, *map(gpu, page.gpu), _END)
+            out += (host(page.host), page.held + 2 * page.clean + 4 * page.tainted, page.proven, *map(gpu, page.gpu))
+            out += (_END, *map(gpu, page.keys), _END)
         out += (_END, *map(gpu, request.hot), _END)
         for block, content in request.lines:
             out += (host(block), *_rename(bounds, names, content))
@@ -58,13 +59,14 @@ def key(bounds: Bounds, state: State) -> bytes:
     for name, block in sorted([(names[name], block) for name, block in state.prefix]):
         out += (name, host(block))
     out.append(_END)
-    for block, copy in sorted([(host(block), tuple(map(gpu, copy))) for block, copy in state.copies]):
-        out += (block, *copy)
-    out.append(_END)
+    for copies in (state.copies, state.key_copies):
+        for block, copy in sorted([(host(block), tuple(map(gpu, copy))) for block, copy in copies]):
+            out += (block, *copy)
+        out.append(_END)
     for step in state.steps:
         out += (*sorted(map(gpu, step.gpu)), _END, *sorted(map(host, step.host)), _END)
     out.append(_END)
-    for entry in state.fenced:
+    for entry in sorted(state.fenced):
         out += (entry.steps, *map(gpu, entry.gpu), _END, host(entry.host))
     out.append(_END)
     for block in gpu.order():  # blocks that nobody names are blank, and alike

@@ -127,8 +127,8 @@ class FreeOnPlan(Model):
 
 @mutation("imports", "S9")
 class ImportIntoPublishedBlock(Model):
-    def import_begin(self, state, r, rows, hosts):
-        edit = super().import_begin(state, r, rows, hosts)
+    def import_begin(self, state, r, rows, hosts, keys):
+        edit = super().import_begin(state, r, rows, hosts, keys)
         return edit if not edit.requests[r].published else _as_hole(edit, r)
 
 
@@ -244,9 +244,9 @@ class LostInOneGroupOnly(Model):
 class HostBlockGoesFirst(Model):
     def finish(self, state, r):
         edit = super().finish(state, r)
-        for p, (was, now) in enumerate(zip(state.requests[r].pages, edit.requests[r].pages, strict=False)):
-            if was.host and not now.host:
-                edit.change_page(r, p, gpu=was.gpu)
+        for p, page in enumerate(edit.requests[r].pages):
+            if page.gpu:
+                edit.change_page(r, p, host=0)
         return edit
 
 
@@ -428,7 +428,7 @@ class AdoptBeforeAllocation(Model):
             if not page.gpu and len(free) > len(pages):
                 gpu = (free[len(pages)],)
                 edit.take_gpu(gpu)
-                page = Page(host, gpu, True, True, self.bounds.rows)
+                page = Page(host, gpu, (), True, True, self.bounds.rows)
             pages.append(page)
         edit.change(r, pages=tuple(pages))
         return edit
