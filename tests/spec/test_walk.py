@@ -89,7 +89,7 @@ class ForgetsOnPreemption(Model):
     [
         (NeverCompletes, "core", "L1"),
         (WaitsForGaps, "faults", "L2"),
-        (StepsNeverEnd, "fence", "L7"),
+        (StepsNeverEnd, "fence", "L[37]"),
         (NobodyGivesWay, "core", "L3"),
         (ForgetsOnPreemption, "core", "L6"),
     ],
