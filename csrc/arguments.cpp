@@ -40,8 +40,7 @@ GatherCompactParams gather_compact_params(const TensorList& host, const TensorLi
   params.host_rows = check.whole("miss_host_rows", miss_host_rows, {kAnySize, kAnySize});
   params.query_rows = miss_host_rows.size(0);
   params.columns = miss_host_rows.size(1);
-  params.device_rows =
-      check.whole("miss_device_rows", miss_device_rows, {params.query_rows, params.columns});
+  params.device_rows = check.whole("miss_device_rows", miss_device_rows, {params.query_rows, params.columns});
   params.counts = check.list("miss_counts", miss_counts).data;
   params.requests = miss_counts.size(0);
   params.query_start = check.list("query_start", query_start, params.requests + 1).data;
@@ -108,16 +107,17 @@ TranslateParams translate_params(const Tensor& positions, const Tensor& state_ro
   return params;
 }
 
-StagePrefillParams stage_prefill_params(const Tensor& context_lens, const Tensor& state_rows, const Tensor& resident_table,
-                         const Tensor& host_table, int64_t block_size, int64_t staging_blocks) {
+StagePrefillParams stage_prefill_params(const Tensor& context_lens, const Tensor& state_rows,
+                                        const Tensor& resident_table, const Tensor& host_table,
+                                        int64_t block_size, int64_t staging_blocks) {
   const Checks check("stage_prefill", context_lens);
   StagePrefillParams params{};
   params.context_lens = check.list("context_lens", context_lens).data;
   params.requests = context_lens.size(0);
   params.state_rows = check.list("state_rows", state_rows, params.requests).data;
   params.resident_table = check.matrix("resident_table", resident_table);
-  params.host_table = check.matrix("host_table", host_table, params.resident_table.rows,
-                                   params.resident_table.columns);
+  params.host_table =
+      check.matrix("host_table", host_table, params.resident_table.rows, params.resident_table.columns);
   params.block_size = check.blocks(block_size, block_size).size;
   check.require(staging_blocks >= 0 && staging_blocks <= kMaxRow,
                 "staging_blocks must lie between 0 and 2^31 - 1, got ", staging_blocks);

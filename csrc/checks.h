@@ -138,8 +138,8 @@ class Checks {
               " must be on the same device as the indices");
       require(layer.size(1) <= 1 || layer.stride(1) == 1, name, " must have contiguous rows, got stride ",
               layer.stride(1), " in dimension 1");
-      require(pool.rows <= 1 || layer.stride(0) >= layer.size(1), name, " must not have overlapping rows: ",
-              layer.size(1), " wide, ", layer.stride(0), " apart");
+      require(pool.rows <= 1 || layer.stride(0) >= layer.size(1), name,
+              " must not have overlapping rows: ", layer.size(1), " wide, ", layer.stride(0), " apart");
       const auto element = static_cast<int64_t>(layer.element_size());
       pool.layers.push_back({static_cast<char*>(layer.data_ptr()), layer.stride(0) * element});
     }

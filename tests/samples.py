@@ -80,6 +80,20 @@ for case, world in {
     sample("resolve", case)(partial(_resolve, **world))
 
 
+@sample("resolve", "impossible-state-rows")
+def _(device: str) -> tuple[Any, ...]:
+    """One beyond the tensors, one named twice."""
+    topk, starts, states, *rest = _resolve(device, query_rows=(1, 2, 1, 1))
+    first = int(states[0])
+    return (topk, starts, ints([first, 99, first, int(states[3])], device), *rest)
+
+
+@sample("resolve", "starts-that-run-backwards")
+def _(device: str) -> tuple[Any, ...]:
+    topk, _, *rest = _resolve(device, query_rows=(1, 2, 1, 1))
+    return (topk, ints([1, 4, 2, 5, 99], device), *rest)
+
+
 def _pools(device: str) -> tuple[list[Tensor], list[Tensor]]:
     """Host layers full of names; device layers full of a value that is no name."""
     return (

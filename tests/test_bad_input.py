@@ -167,7 +167,7 @@ def test_pools_of_overlapping_rows(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", POOL_OPS)
-@pytest.mark.parametrize("case", ["same", "shifted", "columns"])
+@pytest.mark.parametrize("case", ["same", "shifted", "columns", "wrapped", "strides"])
 @pytest.mark.parametrize("layers", [1, LAYERS])
 def test_source_and_destination_overlap(op: str, case: str, layers: int) -> None:
     rest = next(of(op)).arguments()[2:]
@@ -177,6 +177,10 @@ def test_source_and_destination_overlap(op: str, case: str, layers: int) -> None
         "same": (whole[:HOST_ROWS, :WIDTH], whole[:HOST_ROWS, :WIDTH]),
         "shifted": (whole[:HOST_ROWS, :WIDTH], whole[8:, :WIDTH]),
         "columns": (whole[:HOST_ROWS, :WIDTH], whole[:HOST_ROWS, WIDTH - 1 : 2 * WIDTH - 1]),
+        # Rows that begin in one row of the whole and end in the next.
+        "wrapped": (whole[:HOST_ROWS, :WIDTH], whole.as_strided((HOST_ROWS, WIDTH), (4 * WIDTH, 1), 8 * WIDTH - 5)),
+        # First rows apart, second ones not.
+        "strides": (whole[:HOST_ROWS, :WIDTH], whole.view(-1, 2 * WIDTH)[1 : 1 + HOST_ROWS, :WIDTH]),
     }[case]
     one, other = [*apart[1:layers], source], [target, *apart[layers + 1 :]]
     refuse(getattr(torch.ops.hisparse, op), (one, other, *rest), "overlap")

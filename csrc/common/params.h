@@ -8,8 +8,8 @@
 
 namespace hisparse {
 
-// The hot state, contiguous: rows and stamps [states, slots], clock [states]. An op that has no use for stamps
-// and clock leaves them null.
+// The hot state, contiguous: rows and stamps [states, slots], clock [states]. An op that has no use for
+// stamps and clock leaves them null.
 struct HotSlots {
   int32_t* rows;
   int32_t* stamps;
@@ -58,7 +58,7 @@ struct NumberList {
 };
 
 struct GatherCompactParams {
-  PoolPair pools;  // host -> device
+  PoolPair pools;            // host -> device
   const int32_t* host_rows;  // [query_rows, columns], contiguous
   const int32_t* device_rows;
   int64_t query_rows, columns;

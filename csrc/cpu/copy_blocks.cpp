@@ -16,8 +16,8 @@ int64_t first_row(int32_t block, BlockShape shape, int64_t pool_rows) {
 void copy_blocks(const TensorList& src, const TensorList& dst, const Tensor& src_blocks,
                  const Tensor& dst_blocks, int64_t block_size, int64_t src_block_stride,
                  int64_t dst_block_stride) {
-  const BlockCopyParams p = copy_blocks_params(src, dst, src_blocks, dst_blocks, block_size, src_block_stride,
-                                               dst_block_stride);
+  const BlockCopyParams p =
+      copy_blocks_params(src, dst, src_blocks, dst_blocks, block_size, src_block_stride, dst_block_stride);
   // Rows of all pairs in one row of numbers, so that a single page is shared among threads too.
   parallel_for(0, p.pairs.count * block_size, rows_per_task(p.pools), [&](int64_t begin, int64_t end) {
     while (begin < end) {

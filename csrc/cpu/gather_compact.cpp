@@ -26,7 +26,8 @@ void gather_compact(const TensorList& host, const TensorList& device, const Tens
       const int64_t r = next - first.begin() - 1;
       const int64_t stop = std::min(end, *next++);
       const int64_t entry = spans[r].begin * p.columns + begin - first[r];
-      copy_rows<BeyondEnd::kZeros>(p.pools, prefetcher, p.host_rows + entry, p.device_rows + entry, stop - begin);
+      copy_rows<BeyondEnd::kZeros>(p.pools, prefetcher, p.host_rows + entry, p.device_rows + entry,
+                                   stop - begin);
       begin = stop;
     }
   });

@@ -26,7 +26,8 @@ void invalidate(const Tensor& slot_rows, const Tensor& state_rows, const Tensor&
   std::sort(stale.begin(), stale.end());
 
   for (auto first = stale.begin(); first != stale.end();) {
-    const auto last = std::find_if(first, stale.end(), [&](Stale pair) { return pair.state != first->state; });
+    const auto last =
+        std::find_if(first, stale.end(), [&](Stale pair) { return pair.state != first->state; });
     int32_t* slots = p.hot.rows + first->state * p.hot.slots;
     for (int64_t s = 0; s < p.hot.slots; ++s) {
       if (std::binary_search(first, last, Stale{first->state, slots[s]})) slots[s] = kNone;

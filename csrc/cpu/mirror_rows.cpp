@@ -10,7 +10,7 @@ void mirror_rows(const TensorList& device, const TensorList& host, const Tensor&
   const Prefetcher prefetcher(p.pools);
   parallel_for(0, p.pairs.count, rows_per_task(p.pools), [&](int64_t begin, int64_t end) {
     copy_rows<BeyondEnd::kSkip>(p.pools, prefetcher, p.pairs.source + begin, p.pairs.destination + begin,
-                                 end - begin);
+                                end - begin);
   });
 }
 

@@ -16,13 +16,16 @@
 #include <unordered_set>
 
 #include "arguments.h"
-#include "common/hash.h"
 #include "common/lru.h"
+#include "numbering.h"
 #include "ops.h"
 #include "spans.h"
 
 namespace hisparse::cpu {
 namespace {
+
+// Work that is worth waking another thread for.
+constexpr int64_t kEntriesPerTask = 1 << 12;
 
 struct Outputs {
   int32_t* device_rows;
@@ -39,43 +42,9 @@ struct Distinct {
 };
 
 struct Reference {
-  int64_t place;   // in topk and device_rows, row-major
-  int32_t number;  // of its distinct host row
-};
-
-// Numbers distinct host rows in the order they come.
-class Numbering {
- public:
-  void clear(int64_t keys) {
-    bits_ = hash_bits(keys);
-    keys_.assign(size_t{1} << bits_, kNone);
-    numbers_.resize(keys_.size());
-  }
-
-  // The number of `key`; `next` if it is new.
-  int32_t add(int32_t key, int32_t next) {
-    const uint32_t place = find_place(key);
-    if (keys_[place] == kNone) {
-      keys_[place] = key;
-      numbers_[place] = next;
-    }
-    return numbers_[place];
-  }
-
-  int32_t find(int32_t key) const {
-    const uint32_t place = find_place(key);
-    return keys_[place] == kNone ? kNone : numbers_[place];
-  }
-
- private:
-  uint32_t find_place(int32_t key) const {
-    uint32_t place = hash_start(key, bits_);
-    while (keys_[place] != kNone && keys_[place] != key) place = hash_next(place, bits_);
-    return place;
-  }
-
-  int bits_ = 0;
-  std::vector<int32_t> keys_, numbers_;
+  int64_t place;  // in topk and device_rows, row-major
+  int32_t host_row;
+  int32_t number = kNone;  // of its host row among the distinct ones
 };
 
 // One thread's work; its scratch memory serves one request after the other.
@@ -98,7 +67,6 @@ class Resolver {
   // Padding, resident pages and unmapped ones are settled here; what is left becomes wanted_.
   void place_references(Span span, int64_t state) {
     wanted_.clear();
-    host_rows_.clear();
     const int32_t* host_blocks = state == kNone ? nullptr : p_.host_table.row(state);
     const int32_t* resident_blocks = state == kNone ? nullptr : p_.resident_table.row(state);
     for (int64_t row = span.begin; row < span.end; ++row) {
@@ -109,10 +77,18 @@ class Resolver {
             find_page(positions[column], host_blocks, resident_blocks, p_.host_table.columns, p_.blocks);
         out_.device_rows[place] = found.kind == Place::kResident ? found.row : kNone;
         switch (found.kind) {
-          case Place::kPadding: counts_[kPadding] += 1; break;
-          case Place::kResident: counts_[kResident] += 1; break;
-          case Place::kFault: counts_[kFault] += 1; break;
-          case Place::kHost: wanted_.push_back({place, kNone}); host_rows_.push_back(found.row); break;
+          case Place::kPadding:
+            counts_[kPadding] += 1;
+            break;
+          case Place::kResident:
+            counts_[kResident] += 1;
+            break;
+          case Place::kFault:
+            counts_[kFault] += 1;
+            break;
+          case Place::kHost:
+            wanted_.push_back({place, found.row});
+            break;
         }
       }
     }
@@ -143,10 +119,10 @@ class Resolver {
   void number_wanted() {
     distinct_.clear();
     numbering_.clear(static_cast<int64_t>(wanted_.size()));
-    for (size_t i = 0; i < wanted_.size(); ++i) {
+    for (Reference& reference : wanted_) {
       const auto next = static_cast<int32_t>(distinct_.size());
-      wanted_[i].number = numbering_.add(host_rows_[i], next);
-      if (wanted_[i].number == next) distinct_.push_back({host_rows_[i]});
+      reference.number = numbering_.add(reference.host_row, next);
+      if (reference.number == next) distinct_.push_back({reference.host_row});
     }
   }
 
@@ -210,9 +186,9 @@ class Resolver {
       out_.valid_counts[row] =
           static_cast<int32_t>(std::count_if(rows, rows + columns, [](int32_t r) { return r >= 0; }));
     }
-    std::fill(out_.miss_host_rows + span.begin * columns + loads, out_.miss_host_rows + span.end * columns, kNone);
-    std::fill(out_.miss_device_rows + span.begin * columns + loads, out_.miss_device_rows + span.end * columns,
-              kNone);
+    for (int32_t* plan : {out_.miss_host_rows, out_.miss_device_rows}) {
+      std::fill(plan + span.begin * columns + loads, plan + span.end * columns, kNone);
+    }
   }
 
   const ResolveParams& p_;
@@ -225,7 +201,6 @@ class Resolver {
   const int32_t* hot_blocks_ = nullptr;
   int32_t now_ = 0;
   std::vector<Reference> wanted_;
-  std::vector<int32_t> host_rows_;  // beside wanted_
   std::vector<Distinct> distinct_;
   Numbering numbering_;
   std::vector<Distinct*> misses_;
@@ -272,7 +247,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> resolve(
   }
   fill_padding_rows(out, owned, query_rows, columns);
 
-  parallel_for(0, p.requests, 1, [&](int64_t begin, int64_t end) {
+  const int64_t entries = std::max<int64_t>(1, columns + p.hot.slots);  // that one request makes us look at
+  const int64_t requests_per_task = std::max<int64_t>(1, kEntriesPerTask / entries);
+  parallel_for(0, p.requests, requests_per_task, [&](int64_t begin, int64_t end) {
     Resolver resolver(p, out);
     for (int64_t r = begin; r < end; ++r) resolver.resolve(r, spans[r], states[r]);
     for (int counter = 0; counter < kCounters; ++counter) {

@@ -17,8 +17,8 @@ inline int64_t rows_per_task(const PoolPair& pools) {
   return std::max<int64_t>(1, kBytesPerTask / std::max<int64_t>(1, row));
 }
 
-// Asks memory for rows before they are needed: they lie anywhere, so the hardware cannot see the next one coming.
-// Random copies become 1.6 times as fast.
+// Asks memory for rows before they are needed: they lie anywhere, so the hardware cannot see the next one
+// coming. Random copies become 1.6 times as fast.
 class Prefetcher {
  public:
   explicit Prefetcher(const PoolPair& pools)
@@ -26,8 +26,8 @@ class Prefetcher {
 
   // Called for pair i of `count`.
   void look_ahead(const int32_t* source, const int32_t* destination, int64_t i, int64_t count) const {
-    // A source row needs only a push: the hardware reads on from there. Lines to be written need to be asked for,
-    // each, and earlier.
+    // A source row needs only a push: the hardware reads on from there. Lines to be written need to be asked
+    // for, each, and earlier.
     constexpr int64_t kPush = 256;
     constexpr int64_t kReadAhead = 2, kWriteAhead = 8;
     if (i + kReadAhead < count && inside(pools_.source, source[i + kReadAhead])) {
@@ -78,8 +78,8 @@ class Prefetcher {
 // What becomes of a destination whose source row lies beyond the end.
 enum class BeyondEnd { kSkip, kZeros };
 
-// Copies row source[i] of every layer to destination[i]. The layer goes fastest: where a token's rows lie side by
-// side, they are read as one piece.
+// Copies row source[i] of every layer to destination[i]. The layer goes fastest: where a token's rows lie
+// side by side, they are read as one piece.
 template <BeyondEnd beyond_end>
 void copy_rows(const PoolPair& pools, const Prefetcher& prefetcher, const int32_t* source,
                const int32_t* destination, int64_t count) {

@@ -9,8 +9,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> stage_prefill(const Tensor& context_l
                                                          const Tensor& resident_table,
                                                          const Tensor& host_table, int64_t block_size,
                                                          int64_t staging_blocks) {
-  const StagePrefillParams p = stage_prefill_params(context_lens, state_rows, resident_table, host_table,
-                                                    block_size, staging_blocks);
+  const StagePrefillParams p =
+      stage_prefill_params(context_lens, state_rows, resident_table, host_table, block_size, staging_blocks);
   const int64_t pages = p.resident_table.columns;
   Tensor staging_table = new_indices(context_lens, {p.requests, pages});
   Tensor staged_blocks = new_indices(context_lens, {staging_blocks});
