@@ -162,7 +162,7 @@ class Coordinator:
         request is back at its prefix hit. Also needed when the request has ended in between: until
         then what the transport may write into stays taken, and so does the request's id.
 
-        Afterwards compute on from `num_tokens`, or compute the last token again."""
+        When `is_importing` is over, compute on from `computed_tokens`, or compute the last one again."""
         self._imports.end(request_id, ok)
 
     # -- steps -------------------------------------------------------------------------------
@@ -219,6 +219,15 @@ class Coordinator:
     def is_readable(self, request_id: RequestId) -> bool:
         """Whether every position can be read, so that the request may be scheduled."""
         return self._live(request_id).readable
+
+    def is_importing(self, request_id: RequestId) -> bool:
+        """Whether an import is under way; it may outlast `end_import` by a copy in host memory."""
+        return self._live(request_id).incoming is not None
+
+    def computed_tokens(self, request_id: RequestId) -> int:
+        """Positions below it were scheduled, imported or found in the prefix cache: compute on from
+        here. An import that failed, even in its last moment, leaves the request at its prefix hit."""
+        return self._live(request_id).computed
 
     def reclaimable(self) -> int:
         """GPU blocks that are free, or clean and can be given up at once."""

@@ -85,8 +85,8 @@ class Imports:
         if request is None or incoming is None or not incoming.outside:
             raise ValueError(f"request_id: {request_id!r} has no import under way")
         incoming.outside = False
-        incoming.good = ok
-        if not ok or incoming.copy is None:
+        incoming.good &= ok
+        if not incoming.good or incoming.copy is None:
             self._finish(request, incoming)
 
     def leave(self, request: Request) -> None:
@@ -129,7 +129,8 @@ class Imports:
             return None
         own_blocks = count - len(here) + (wanted[-1] in here)
         idle = sum(state.host.refs[block] == 0 for block in here.values())
-        available = state.host.free - idle - state.ledger.others_reserved(request)
+        unused = max(0, request.reserved_pages - count)  # set aside for this request beyond the import
+        available = state.host.free - idle - state.ledger.others_reserved(request) - unused
         if own_blocks > available:
             return Refused(RefusalReason.HOST_BLOCKS, own_blocks, available)
         keys, groups = count * state.shape.num_indexer_groups, state.shape.num_groups

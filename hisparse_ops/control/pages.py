@@ -37,7 +37,7 @@ class PageState(Enum):
 _S = PageState
 BORN_AS = frozenset({_S.FRESH, _S.HOST_ONLY, _S.IMPORT_HOLE})
 MOVES: dict[PageState, frozenset[PageState]] = {
-    _S.FRESH: frozenset({_S.SPILLING, _S.CLEAN_PINNED}),  # clean at once: an imported tail that nobody rewrote
+    _S.FRESH: frozenset({_S.SPILLING}),
     _S.SPILLING: frozenset({_S.CLEAN_PINNED, _S.FRESH}),  # fresh again: the copy failed
     _S.CLEAN_PINNED: frozenset({_S.CLEAN_UNPINNED}),
     _S.CLEAN_UNPINNED: frozenset({_S.CLEAN_PINNED, _S.HOST_ONLY}),
@@ -75,6 +75,11 @@ class Page:
     def tainted(self) -> bool:
         """Rows were written that are not proven to be on the host: the page is never durable."""
         return self.index in self.pages.tainted
+
+    @property
+    def hopeless(self) -> bool:
+        """It will never be durable: tainted, or valid nowhere."""
+        return self.tainted or self.state is _S.IMPORT_HOLE
 
     def taint(self) -> None:
         self.pages.tainted.add(self.index)

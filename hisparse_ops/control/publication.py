@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .gpu_pool import Lease
-from .pages import NEVER_WRITTEN, Page, PageState
+from .pages import Page, PageState
 from .request import Fate, Request
 from .residency import Residency
 from .state import ControlState
@@ -66,7 +66,7 @@ class Publisher:
         """How many pages of a finishing request must stay until they are published; 0 if none."""
         pages = request.pages
         end = request.frontier
-        while end < min(len(pages), request.sealed_pages, len(request.hashes)) and not pages[end].tainted:
+        while end < min(len(pages), request.sealed_pages, len(request.hashes)) and not pages[end].hopeless:
             end += 1
         return end if end > request.frontier else 0
 
@@ -99,7 +99,7 @@ class Publisher:
         if transfer.kind is TransferKind.SPILL:
             self._spilled(transfer, good)
         else:
-            self._restored(request, page, good)
+            self._restored(transfer, good)
 
     def _spilled(self, transfer: Transfer, good: bool) -> None:
         request, page = transfer.request, transfer.page
@@ -111,18 +111,20 @@ class Publisher:
         request.pages.move(page, PageState.CLEAN_PINNED if good else PageState.FRESH)
         self.advance(request)
 
-    def _restored(self, request: Request, page: Page, good: bool) -> None:
-        sealed = page.index < request.sealed_pages
+    def _restored(self, transfer: Transfer, good: bool) -> None:
+        request, page = transfer.request, transfer.page
         if not good:
-            # A sealed page is whole on the host; an unsealed tail is valid nowhere.
-            self._residency.release_kv(request, page, PageState.HOST_ONLY if sealed else PageState.IMPORT_HOLE)
+            # A durable page is still read from the host; the tail of an import is valid nowhere.
+            self._residency.release_kv(
+                request, page, PageState.HOST_ONLY if transfer.durable else PageState.IMPORT_HOLE
+            )
             if request.live and request.hot is None:
                 self._state.stranded[request] = None
-        elif sealed and page.last_write == NEVER_WRITTEN:
+        elif transfer.durable:
             request.pages.move(page, PageState.CLEAN_PINNED)
         else:
             request.pages.move(page, PageState.FRESH)
-            if sealed:
+            if page.index < request.sealed_pages:
                 self._state.spill_queue.append((request, page))
         self.advance(request)
 
@@ -150,7 +152,7 @@ class Publisher:
     def _shrink(self, request: Request) -> None:
         """A detached request holds no more than may still be published."""
         pages = request.pages
-        tainted = next((page.index for page in pages.table[request.frontier :] if page.tainted), len(pages))
-        self._residency.cut(request, tainted)
+        end = next((page.index for page in pages.table[request.frontier :] if page.hopeless), len(pages))
+        self._residency.cut(request, end)
         if request.frontier == len(pages):
             self._residency.end_detached(request)

@@ -56,21 +56,21 @@ class Residency:
         state = self._state
         state.totals.restored_pages += 1
         page.kv = self.lease_kv() if lease is None else lease
-        request.pages.move(page, PageState.RESTORING)
         state.gpu.share(page.kv)
         state.host.share(page.host)
         writers = state.writers(state.config.ranks)
         state.transfers.plan(TransferKind.RESTORE, request, page, page.kv, True, writers)
+        request.pages.move(page, PageState.RESTORING)
 
     def spill(self, request: Request, page: Page) -> None:
         """Make a sealed page durable: by a copy, or by the barrier behind the rows mirrored."""
         assert page.kv is not None
         state = self._state
-        request.pages.move(page, PageState.SPILLING)
         state.gpu.share(page.kv)
         state.host.share(page.host)
         writers = state.writers(state.config.writer_ranks)
         state.transfers.plan(TransferKind.SPILL, request, page, page.kv, not state.config.eager_mirror, writers)
+        request.pages.move(page, PageState.SPILLING)
 
     # -- giving up ---------------------------------------------------------------------------
 

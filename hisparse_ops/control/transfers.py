@@ -38,6 +38,7 @@ class Transfer:
     page: Page
     lease: Lease
     host: HostBlock
+    durable: bool  # whether the host block holds the page's final rows already
     moves_data: bool
     not_enqueued: set[Writer]
     not_completed: set[Writer]
@@ -89,9 +90,11 @@ class TransferLedger:
         moves_data: bool,
         writers: Iterable[Writer],
     ) -> Transfer:
-        """Enter a transfer; the caller has taken its references."""
+        """Enter a transfer before its page changes its state; the caller has taken its references."""
         expected = set(writers)
-        transfer = Transfer(self._next_id(), kind, request, page, lease, page.host, moves_data, expected, set(expected))
+        transfer = Transfer(
+            self._next_id(), kind, request, page, lease, page.host, page.durable, moves_data, expected, set(expected)
+        )
         page.transfer = transfer.id
         self.active[transfer.id] = transfer
         self._outbox.append(transfer)
