@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(kThreads) invalidate_states(const InvalidatePa
   StaleSet<kThreads> set(memory, p.count);
   wait_for_previous_kernel();
   int32_t* slots = p.hot.rows + blockIdx.x * p.hot.slots;
+  block_prefetch(slots, p.hot.slots * sizeof(int32_t));
   for (int64_t base = 0; base < p.count; base += StaleSet<kThreads>::kCapacity) {
     const int64_t end = min(p.count, base + StaleSet<kThreads>::kCapacity);
     const bool any = set.collect(base, end, [&](int64_t i) {

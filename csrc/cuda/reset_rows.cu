@@ -13,8 +13,9 @@ __global__ void __launch_bounds__(kThreads) reset_rows_kernel(const ResetParams 
   wait_for_previous_kernel();
   const int64_t state = p.state_rows.data[blockIdx.x];
   if (state < 0 || state >= p.hot.states) return;
-  block_fill(p.hot.rows + state * p.hot.slots, p.hot.slots, kNone);
-  block_fill(p.hot.stamps + state * p.hot.slots, p.hot.slots, 0);
+  const auto slots = static_cast<int32_t>(p.hot.slots);
+  block_fill<kThreads>(p.hot.rows + state * p.hot.slots, slots, kNone);
+  block_fill<kThreads>(p.hot.stamps + state * p.hot.slots, slots, 0);
   if (threadIdx.x == 0) p.hot.clock[state] = 0;
 }
 

@@ -8,9 +8,10 @@
 // | enter          | references are settled, or their host row goes into the look-up table      | barrier  |
 // |                | nothing entered: on to the answer                                          |          |
 // | probe          | slots look for their row in the table and leave their number               | barrier  |
-// | count          | hits get the new stamp; first references to misses, and free slots by stamp| barrier  |
-// |                | nothing missed: on to the answer                                           |          |
-// | number, place  | ranks of misses and of victims                                             | 2 barriers|
+// | settle         | hits get the new stamp                                                     |          |
+// |                | nothing missing: on to the answer                                          |          |
+// | number, count  | ranks of misses in order of first reference; free slots by stamp           | 2 barriers|
+// | scan, place    | ranks of victims                                                           | 2 barriers|
 // | answer         | device rows; loads go into slots and plan                                  | barrier  |
 // | tally          | counters                                                                   |          |
 #include <algorithm>
@@ -26,36 +27,58 @@
 namespace hisparse::cuda {
 namespace {
 
-__device__ void pad_rows(const Outputs& out, int64_t row, int64_t rows, int64_t columns) {
-  block_fill(out.device_rows + row * columns, rows * columns, kNone);
-  block_fill(out.miss_host_rows + row * columns, rows * columns, kNone);
-  block_fill(out.miss_device_rows + row * columns, rows * columns, kNone);
-  block_fill(out.valid_counts + row, rows, 0);
+// What the kernel is called with.
+struct Call {
+  ResolveParams p;
+  Outputs out;
+  Blocks blocks;
+  Divisor columns;
+  int32_t requests;
+  int32_t equal_rows;  // query rows of each request, if all have equally many
+};
+
+template <int kThreads>
+__device__ void pad_rows(const Call& call, int64_t row, int32_t rows) {
+  const int64_t columns = call.p.topk.columns, first = row * columns;
+  const auto entries = static_cast<int32_t>(rows * columns);
+  block_fill<kThreads>(call.out.device_rows + first, entries, kNone);
+  block_fill<kThreads>(call.out.miss_host_rows + first, entries, kNone);
+  block_fill<kThreads>(call.out.miss_device_rows + first, entries, kNone);
+  block_fill<kThreads>(call.out.valid_counts + row, rows, 0);
 }
 
-__device__ Request request_of(const ResolveParams& p, const Share& share) {
+__device__ __forceinline__ Query query_of(const Call& call, int32_t first_row, int32_t state) {
+  const bool known = state != kNone;
+  return {call.p.topk,
+          call.columns,
+          first_row,
+          known ? call.p.host_table.row(state) : nullptr,
+          known ? call.p.resident_table.row(state) : nullptr,
+          static_cast<int32_t>(call.p.host_table.columns),
+          call.blocks};
+}
+
+__device__ __forceinline__ Request request_of(const Call& call, const Share& share) {
   const bool known = share.state != kNone;
   const int64_t state = known ? share.state : 0;
-  const int64_t columns = p.topk.columns;
-  return {.query = {p.topk, share.rows.begin, known ? p.host_table.row(state) : nullptr,
-                    known ? p.resident_table.row(state) : nullptr, static_cast<int32_t>(p.host_table.columns),
-                    p.blocks},
-          .hot = {p.hot.rows + state * p.hot.slots, p.hot.stamps + state * p.hot.slots,
-                  p.hot_table.row(state), known ? static_cast<int32_t>(p.hot.slots) : 0, p.blocks},
-          .now = known ? p.hot.clock[state] + 1 : 0,
-          .rows = static_cast<int32_t>(share.rows.size()),
-          .plan = static_cast<int32_t>(share.rows.begin * columns),
-          .total = static_cast<int32_t>(share.rows.size() * columns)};
+  const HotSlots& hot = call.p.hot;
+  const int32_t rows = share.end - share.begin, columns = static_cast<int32_t>(call.p.topk.columns);
+  return {.query = query_of(call, share.begin, share.state),
+          .hot = {hot.rows + state * hot.slots, hot.stamps + state * hot.slots, call.p.hot_table.row(state),
+                  known ? static_cast<int32_t>(hot.slots) : 0, call.blocks},
+          .now = known ? hot.clock[state] + 1 : 0,
+          .rows = rows,
+          .plan = share.begin * columns,
+          .total = rows * columns};
 }
 
 // A union of more references than the look-up table serves goes through it in chunks, twice: once to give all
 // hits the new stamp, once to load what is missing into other slots. Loads of one chunk are hits of the next.
 template <class B>
-__device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const ResolveParams& p,
-                                                  const Outputs& out, Share share) {
-  const Request request = request_of(p, share);
+__device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Call& call, Share share) {
+  const Request request = request_of(call, share);
   typename Resolver<B>::Refs references;
-  Resolver<B> resolver(work, request, out, references);
+  Resolver<B> resolver(work, request, call.out, references);
   int32_t loads = 0;
   for (const bool loading : {false, true}) {
     for (int64_t begin = 0; begin < request.total; begin += B::kChunk) {
@@ -66,9 +89,9 @@ __device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Resol
       references.load_positions(request.query);
       resolver.load();
       __syncthreads();
-      const bool any = resolver.look_up();
+      const int32_t misses = resolver.look_up();
       if (!loading) continue;
-      const int32_t more = any ? resolver.template make_room<true>() : 0;
+      const int32_t more = misses > 0 ? resolver.template make_room<true>(misses) : 0;
       resolver.answer(first, more, loads);
       loads += more;
     }
@@ -79,10 +102,11 @@ __device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Resol
 
 template <class B>
 __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerSM)
-    resolve_kernel(const __grid_constant__ ResolveParams p, const __grid_constant__ Outputs out,
-                   const int32_t equal_rows) {
+    resolve_kernel(const __grid_constant__ Call call) {
   extern __shared__ int4 memory[];
   __shared__ SmallWorkspace small;
+  const ResolveParams& p = call.p;
+  const Outputs& out = call.out;
 
   // Clear.
   const Workspace<B> work{reinterpret_cast<int32_t*>(memory), small};
@@ -91,31 +115,32 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerSM)
   wait_for_previous_kernel();
 
   // Share. Most batches have equal numbers of query rows: their positions are loaded before that is known.
-  const int64_t columns = p.topk.columns;
-  const int64_t guess = int64_t{equal_rows} * blockIdx.x;
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  const int32_t guess = call.equal_rows * block;
   typename Resolver<B>::Refs references;
-  references.select(0, static_cast<int32_t>(min(equal_rows * columns, int64_t{B::kChunk})));
-  references.load_positions({.topk = p.topk, .first_row = guess});
+  references.select(0, static_cast<int32_t>(min(call.equal_rows * p.topk.columns, int64_t{B::kChunk})));
+  references.load_positions(query_of(call, guess, kNone));
   const Share share =
-      request_share(p.query_start, p.state_rows, p.requests, blockIdx.x, p.topk.rows, p.hot.states);
+      request_share<B::kThreads>(p.query_start, p.state_rows, call.requests, p.topk.rows, p.hot.states);
 
   // Rows of nobody, and of padding requests, are padding.
-  for (int64_t row = blockIdx.x; row < p.topk.rows; row += gridDim.x) {
-    if (row < share.middle.begin || row >= share.middle.end) pad_rows(out, row, 1, columns);
+#pragma unroll 1
+  for (int64_t row = block; row < p.topk.rows; row += gridDim.x) {
+    if (row < share.first || row >= share.last) pad_rows<B::kThreads>(call, row, 1);
   }
-  if (blockIdx.x >= p.requests) return;
+  if (block >= call.requests) return;
   if (!share.real) {
-    pad_rows(out, share.rows.begin, share.rows.size(), columns);
+    pad_rows<B::kThreads>(call, share.begin, share.end - share.begin);
     if (threadIdx.x == 0) {
-      out.miss_counts[blockIdx.x] = 0;
+      out.miss_counts[block] = 0;
       if (share.state != kNone) p.hot.clock[share.state] += 1;
     }
     return;
   }
 
   // Load.
-  const Request request = request_of(p, share);
-  const bool guessed = share.rows.begin == guess && request.rows == equal_rows;
+  const Request request = request_of(call, share);
+  const bool guessed = share.begin == guess && request.rows == call.equal_rows;
   Resolver<B> resolver(work, request, out, references);
   const bool single = request.total <= B::kChunk;
   if (single) {
@@ -125,26 +150,28 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerSM)
     }
     resolver.load();
     block_prefetch(request.hot.stamps, int64_t{request.hot.slots} * sizeof(int32_t));
+    block_prefetch(request.hot.hot_blocks, p.hot_table.columns * sizeof(int32_t));
   }
-  block_fill(out.miss_host_rows + request.plan, request.total, kNone);
-  block_fill(out.miss_device_rows + request.plan, request.total, kNone);
-  block_fill(out.valid_counts + share.rows.begin, request.rows, 0);
+  block_fill<B::kThreads>(out.miss_host_rows + request.plan, request.total, kNone);
+  block_fill<B::kThreads>(out.miss_device_rows + request.plan, request.total, kNone);
+  if (request.rows > 1) block_fill<B::kThreads>(out.valid_counts + share.begin, request.rows, 0);
 
   int32_t loads = 0;
   if (single) {
-    if (resolver.look_up()) loads = resolver.template make_room<false>();
+    const int32_t misses = resolver.look_up();
+    if (misses > 0) loads = resolver.template make_room<false>(misses);
     resolver.answer(0, loads, 0);
     resolver.add_up();
   } else {
-    loads = resolve_in_chunks<typename B::InChunks>({work.ints, small}, p, out, share);
+    loads = resolve_in_chunks<typename B::InChunks>({work.ints, small}, call, share);
   }
 
   // Tally.
   __syncthreads();
   if (threadIdx.x != 0) return;
   if (share.state != kNone) p.hot.clock[share.state] = request.now;
-  out.miss_counts[blockIdx.x] = loads;
-  if (request.rows == 1) out.valid_counts[share.rows.begin] = small.valid;
+  out.miss_counts[block] = loads;
+  if (request.rows == 1) out.valid_counts[share.begin] = small.valid;
   const auto add = [&](Counter counter, int64_t amount) {
     if (amount == 0) return;
     atomicAdd(reinterpret_cast<unsigned long long*>(p.counters + counter),
@@ -158,16 +185,15 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerSM)
 }
 
 template <class B>
-void launch_build(const Queue& queue, const ResolveParams& p, const Outputs& out) {
-  const int64_t blocks = std::max<int64_t>(p.requests, 1);
-  const auto equal_rows = static_cast<int32_t>(p.requests > 0 ? p.topk.rows / p.requests : 0);
-  queue.launch(resolve_kernel<B>, {blocks, B::kThreads, Workspace<B>::kBytes}, p, out, equal_rows);
+void launch_build(const Queue& queue, const Call& call) {
+  queue.launch(resolve_kernel<B>, {std::max(call.requests, 1), B::kThreads, Workspace<B>::kBytes}, call);
 }
 
-// One block fits on an SM, or two; larger hot buffers or several query rows; hot buffers of any size.
-using FewRequests = Build<1024, 2, 4, 13, 1>;
+// One block fits on an SM, or two; larger hot buffers; several query rows; hot buffers of any size.
+using FewRequests = Build<512, 4, 8, 13, 1>;
 using ManyRequests = Build<512, 4, 8, 13, 2>;
-using Large = Build<1024, 8, 12, 14, 1>;
+using LargeBuffers = Build<1024, 2, 12, 13, 1>;
+using Verification = Build<1024, 8, 12, 14, 1>;
 using AnySlots = Build<1024, 8, 0, 14, 1>;
 constexpr int64_t kMaxSlots = Victims<AnySlots::kThreads>::kMaxSlots;
 
@@ -177,14 +203,20 @@ constexpr bool serves(int64_t references, int64_t slots) {
 }
 
 void launch_resolve(const Queue& queue, const ResolveParams& p, const Outputs& out) {
+  const auto requests = static_cast<int32_t>(p.requests);
+  const auto equal_rows = static_cast<int32_t>(requests > 0 ? p.topk.rows / requests : 0);
+  const Divisor columns(std::max(static_cast<int32_t>(p.topk.columns), 1));
+  const Call call{p, out, Blocks(p.blocks), columns, requests, equal_rows};
+
   const int64_t references = divide_up(p.topk.rows, std::max<int64_t>(p.requests, 1)) * p.topk.columns;
   if (serves<FewRequests>(references, p.hot.slots)) {
-    if (p.requests <= queue.multiprocessors()) return launch_build<FewRequests>(queue, p, out);
-    return launch_build<ManyRequests>(queue, p, out);
+    if (p.requests <= queue.multiprocessors()) return launch_build<FewRequests>(queue, call);
+    return launch_build<ManyRequests>(queue, call);
   }
+  if (serves<LargeBuffers>(references, p.hot.slots)) return launch_build<LargeBuffers>(queue, call);
   // Chunks make up for what is beyond in references, but not in slots.
-  if (p.hot.slots <= Large::kThreads * Large::kSlotItems) return launch_build<Large>(queue, p, out);
-  launch_build<AnySlots>(queue, p, out);
+  if (serves<Verification>(0, p.hot.slots)) return launch_build<Verification>(queue, call);
+  launch_build<AnySlots>(queue, call);
 }
 
 }  // namespace

@@ -1,13 +1,4 @@
 // How one block answers the references of one request: the stages between its loads and its counters.
-//
-// A value of the look-up table is first the lowest reference to the row, then, if the row is hit, the slot,
-// else, if it is missed, the rank among the misses:
-//
-// | value                 | from .. to             | set in stage |
-// |-----------------------|------------------------|--------------|
-// | slot                  | 0 .. 2^30 - 1          | probe        |
-// | kFirstReference + i   | 2^30 .. 2^31 - 1       | enter        |
-// | kRank + rank          | 2^31 ..                | number       |
 #pragma once
 
 #include "common/params.h"
@@ -18,8 +9,6 @@
 #include "warp.cuh"
 
 namespace hisparse::cuda {
-
-constexpr uint32_t kRank = 1u << 31;
 
 struct Outputs {
   int32_t* device_rows;
@@ -42,13 +31,14 @@ struct Build {
   using InChunks = Build<kThreads, 2, 0, kTableBits, kBlocksPerSM>;
 };
 
+// What a block keeps in shared memory: `ints` is the large part.
 struct SmallWorkspace {
   uint32_t low, next_low;
+  int32_t missing;  // distinct rows entered and, so far, not hit
   int32_t sums[kBuckets / kWarp], misses_of[kWarp];
   int32_t resident, padding, valid;
 };
 
-// What a block keeps in shared memory: `ints` is the large part.
 template <class B>
 struct Workspace {
   static constexpr int32_t kTableInts = 2 << B::kTableBits;
@@ -59,7 +49,7 @@ struct Workspace {
   SmallWorkspace& small;
 
   __device__ LookupTable table() const {
-    return {ints, reinterpret_cast<uint32_t*>(ints + kTableInts / 2), B::kTableBits};
+    return {{ints, B::kTableBits}, reinterpret_cast<uint32_t*>(ints + kTableInts / 2)};
   }
 
   __device__ Victims<B::kThreads> victims() const {
@@ -69,14 +59,17 @@ struct Workspace {
   }
 
   __device__ void clear_window() const {
-    block_fill(ints + kTableInts, kCountedInts, 0);
+    block_fill<B::kThreads>(ints + kTableInts, kCountedInts, 0);
     if (threadIdx.x == 0) small.next_low = kNoStamp;
   }
 
   __device__ void clear() const {
-    block_fill(ints, kTableInts, -1);
+    block_fill<B::kThreads>(ints, kTableInts, -1);
     clear_window();
-    if (threadIdx.x == 0) small.low = kNoStamp;
+    if (threadIdx.x == 0) {
+      small.low = kNoStamp;
+      small.missing = 0;
+    }
   }
 };
 
@@ -94,7 +87,6 @@ template <class B>
 class Resolver {
  public:
   using Refs = References<B::kThreads, B::kReferenceItems>;
-  using HotSlots = Slots<B::kThreads, B::kSlotItems>;
 
   __device__ Resolver(const Workspace<B>& work, const Request& request, const Outputs& out, Refs& references)
       : work_(work),
@@ -110,52 +102,43 @@ class Resolver {
     slots_.load_rows();
   }
 
-  // Settles or enters every reference, and finds the hits among those entered. Returns whether there are any.
-  __device__ bool look_up() {
-    const bool entered = references_.enter(request_.query, table_);
+  // Settles every reference or enters its row, looks for the rows in the slots, and gives hits the new stamp.
+  // Returns how many rows are missing.
+  __device__ int32_t look_up() {
+    bool any = false;
+    const int32_t entered = references_.enter(request_.query, table_, any);
     slots_.load_stamps();
-    if (!__syncthreads_or(entered)) return false;
+    add_to(work_.small.missing, entered);
+    if (!__syncthreads_or(any)) return 0;
 
-    const uint32_t lowest = __reduce_min_sync(kAllLanes, slots_.probe(table_));
-    if (lane_number() == 0) atomicMin(&work_.small.low, lowest);
+    add_to(work_.small.missing, -slots_.probe(table_));
     __syncthreads();
-
-    slots_.each(table_, [&](int32_t slot, int32_t mark, int32_t) {
-      if (is_hit(slot, mark)) request_.hot.stamps[slot] = request_.now;
-    });
-    return true;
+    const uint32_t low = __reduce_min_sync(kAllLanes, slots_.settle(table_, request_.now));
+    if (lane_number() == 0) atomicMin(&work_.small.low, low);
+    return work_.small.missing;
   }
 
-  // Finds victims for the misses; returns for how many. Slots whose stamp is `spare` are not free.
+  // Finds victims for the misses; returns for how many. With kSpare, slots that have the new stamp are not
+  // free.
   template <bool kSpare>
-  __device__ int32_t make_room() {
+  __device__ int32_t make_room(int32_t misses) {
     count_misses();
+    __syncthreads();
+    number_misses();
     const auto each_slot = [&](auto f) {
-      slots_.each(table_, [&](int32_t slot, int32_t mark, int32_t stamp) {
-        f(slot, mark != kOut && !is_hit(slot, mark) && !(kSpare && stamp == request_.now), stamp);
+      slots_.each(table_, [&](int32_t slot, bool free, int32_t stamp) {
+        f(slot, free && !(kSpare && stamp == request_.now), stamp);
       });
     };
-    int32_t misses = 0, placed = 0;
-    for (bool first_window = true;; first_window = false) {
-      const uint32_t low = work_.small.low;
-      uint32_t next = kNoStamp;
-      bool beyond = false;
-      each_slot([&](int32_t, bool free, int32_t stamp) {
-        if (!victims_.count(low, free, stamp)) return;
-        beyond = true;
-        next = min(next, stamp_order(stamp));
-      });
-      next = __reduce_min_sync(kAllLanes, next);
-      if (lane_number() == 0) atomicMin(&work_.small.next_low, next);
-      const bool more = __syncthreads_or(beyond);
-
-      if (first_window) {
-        misses = number_misses();
-        if (misses == 0) return 0;
-      }
+    for (int32_t placed = 0;;) {
+      WarpWindow window{work_.small.low};
+      each_slot([&](int32_t, bool free, int32_t stamp) { victims_.count(window, free, stamp); });
+      const uint32_t beyond = __reduce_min_sync(kAllLanes, window.beyond);
+      if (lane_number() == 0) atomicMin(&work_.small.next_low, beyond);
+      const bool more = __syncthreads_or(window.any_beyond);
       victims_.scan();
       __syncthreads();
-      placed += victims_.place(low, placed, misses, each_slot);
+      placed += victims_.place(window, placed, misses, each_slot);
       __syncthreads();
       if (placed >= misses || !more) return min(placed, misses);
 
@@ -169,69 +152,79 @@ class Resolver {
   // Writes the answer to every reference, and the loads into slots and plan, where `before` of them are
   // already.
   __device__ void answer(int32_t first, int32_t loads, int32_t before) {
-    int32_t bit = 0;
-    references_.each([&](int32_t i, bool real, int32_t found) {
-      const bool first_of_row = firsts_ >> bit++ & 1;
-      int32_t row = max(found, kNone);
-      if (Refs::is_wanted(found)) {
-        const int32_t entry = Refs::entry_of(found);
-        const uint32_t value = table_.values[entry];
-        const auto rank = static_cast<int32_t>(value - kRank);
-        const int32_t slot = value < kFirstReference ? static_cast<int32_t>(value)
-                             : rank < loads          ? victims_.slots[rank]
-                                                     : kNone;
-        row = slot == kNone ? kNone : slot_device_row(request_.hot.blocks, slot, request_.hot.shape);
-        if (first_of_row && slot != kNone)
-          enter_load(slot, table_.keys[entry], request_.plan + before + rank, row);
+    constexpr int kItems = B::kReferenceItems;
+    uint32_t values[kItems];
+    int32_t slots[kItems], rows[kItems];
+#pragma unroll
+    for (int j = 0; j < kItems; ++j)
+      values[j] = references_.is_wanted(j) ? table_.values[references_.entry(j)] : 0;
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      const auto rank = static_cast<int32_t>(values[j] - kRank);
+      const bool loaded = values[j] >= kRank && rank < loads;
+      slots[j] = loaded ? victims_.slots[rank] : kNone;
+      if (references_.is_wanted(j) && values[j] < kFirstReference) slots[j] = static_cast<int32_t>(values[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      rows[j] = slots[j] >= 0 ? request_.hot.device_row(slots[j]) : max(references_.found(j), kNone);
+    }
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      if (references_.real(j)) out_.device_rows[request_.plan + first + references_.number(j)] = rows[j];
+      if ((firsts_ >> j & 1) && slots[j] >= 0) {
+        const int32_t entry = request_.plan + before + static_cast<int32_t>(values[j] - kRank);
+        enter_load(slots[j], table_.keys[references_.entry(j)], entry, rows[j]);
       }
-      if (real) out_.device_rows[request_.plan + first + i] = row;
-
-      resident_ += found >= 0;
-      padding_ += real && found == kPadded;
-      valid_ += row >= 0;
-      if (request_.rows > 1) count_in_row((first + i) / request_.query.columns(), row >= 0);
-    });
+      resident_ += references_.found(j) >= 0;
+      padding_ += references_.real(j) && references_.found(j) == kPadded;
+      valid_ += rows[j] >= 0;
+    }
+    if (request_.rows > 1) {
+      for (int j = 0; j < kItems; ++j) {
+        count_in_row(request_.query.columns.divide(first + references_.number(j)), rows[j] >= 0);
+      }
+    }
     firsts_ = 0;
   }
 
   // Sums of all threads, in the workspace after the next barrier.
   __device__ void add_up() const {
-    const int32_t resident = __reduce_add_sync(kAllLanes, resident_);
-    const int32_t padding = __reduce_add_sync(kAllLanes, padding_);
-    const int32_t valid = __reduce_add_sync(kAllLanes, valid_);
-    if (lane_number() != 0) return;
-    atomicAdd(&work_.small.resident, resident);
-    atomicAdd(&work_.small.padding, padding);
-    atomicAdd(&work_.small.valid, valid);
+    add_to(work_.small.resident, resident_);
+    add_to(work_.small.padding, padding_);
+    add_to(work_.small.valid, valid_);
   }
 
  private:
-  __device__ bool is_hit(int32_t slot, int32_t mark) const {
-    return mark >= 0 && table_.values[mark] == static_cast<uint32_t>(slot);
+  // For a whole warp.
+  __device__ __forceinline__ static void add_to(int32_t& sum, int32_t value) {
+    const int32_t of_warp = __reduce_add_sync(kAllLanes, value);
+    if (lane_number() == 0 && of_warp != 0) atomicAdd(&sum, of_warp);
   }
 
   __device__ void count_misses() {
-    int32_t in_warp = 0, bit = 0;
-    references_.each([&](int32_t i, bool, int32_t found) {
-      const bool first =
-          Refs::is_wanted(found) && table_.values[Refs::entry_of(found)] == kFirstReference + i;
-      firsts_ |= static_cast<uint32_t>(first) << bit++;
+    int32_t in_warp = 0;
+#pragma unroll
+    for (int j = 0; j < B::kReferenceItems; ++j) {
+      const uint32_t value = references_.is_wanted(j) ? table_.values[references_.entry(j)] : 0;
+      const bool first = value == kFirstReference + references_.number(j);
+      firsts_ |= static_cast<uint32_t>(first) << j;
       in_warp += __popc(__ballot_sync(kAllLanes, first));
-    });
+    }
     if (lane_number() == 0) work_.small.misses_of[warp_number()] = in_warp;
   }
 
-  // In order of first reference; returns how many there are.
-  __device__ int32_t number_misses() {
-    const int32_t of_warp = lane_number() < B::kWarps ? work_.small.misses_of[lane_number()] : 0;
-    int32_t rank = __reduce_add_sync(kAllLanes, lane_number() < warp_number() ? of_warp : 0), bit = 0;
-    references_.each([&](int32_t, bool, int32_t found) {
-      const bool first = firsts_ >> bit++ & 1;
+  // In order of first reference.
+  __device__ void number_misses() {
+    const int32_t before = lane_number() < warp_number() ? work_.small.misses_of[lane_number()] : 0;
+    int32_t rank = __reduce_add_sync(kAllLanes, before);
+#pragma unroll
+    for (int j = 0; j < B::kReferenceItems; ++j) {
+      const bool first = firsts_ >> j & 1;
       const unsigned all = __ballot_sync(kAllLanes, first);
-      if (first) table_.values[Refs::entry_of(found)] = kRank + rank + __popc(all & lanes_before());
+      if (first) table_.values[references_.entry(j)] = kRank + rank + __popc(all & lanes_before());
       rank += __popc(all);
-    });
-    return __reduce_add_sync(kAllLanes, of_warp);
+    }
   }
 
   __device__ void enter_load(int32_t slot, int32_t host_row, int32_t entry, int32_t device_row) const {
@@ -255,8 +248,8 @@ class Resolver {
   const Request& request_;
   const Outputs& out_;
   Refs& references_;
-  HotSlots slots_;
-  uint32_t firsts_ = 0;  // bit j: the thread's j-th reference is the first to a row that misses
+  Slots<B::kThreads, B::kSlotItems> slots_;
+  uint32_t firsts_ = 0;  // bit j: the thread's j-th reference is the first to a miss
   int32_t resident_ = 0, padding_ = 0, valid_ = 0;  // of the thread's references
 };
 

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
   // What is left of the area is unused.
   used = min(used, p.staging_blocks);
   for (int32_t* list : {out.staged, out.resident, out.host})
-    block_fill(list + used, p.staging_blocks - used, 0);
+    block_fill<kThreads>(list + used, static_cast<int32_t>(p.staging_blocks - used), 0);
 }
 
 }  // namespace

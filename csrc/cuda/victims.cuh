@@ -26,9 +26,18 @@ __device__ __forceinline__ uint32_t stamp_order(int32_t stamp) {
   return static_cast<uint32_t>(stamp) ^ 0x80000000u;
 }
 
+// What a warp has seen of a window.
+struct WarpWindow {
+  uint32_t low;                // where the window begins, in stamp_order
+  uint32_t first = kBuckets;   // the first bucket that has a slot of this thread
+  uint32_t beyond = kNoStamp;  // the smallest stamp of this thread behind the window
+  bool any_beyond = false;
+};
+
 // All in shared memory. `counts` and `totals` are zero when a window begins.
 template <int kThreads>
 struct Victims {
+  static_assert(kThreads >= kBuckets);
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kRow = kBuckets + 2;  // two more: the counts of one bucket lie in different banks
 
@@ -41,18 +50,24 @@ struct Victims {
   static constexpr int64_t kMaxSlots = int64_t{UINT16_MAX} / kWarp * kThreads;  // a warp's fit in its counts
   static constexpr int32_t kCountedInts = kWarps * kRow / 2 + kBuckets;  // counts and totals, side by side
 
-  // For a whole warp: adds its next 32 slots. Returns whether the lane's slot is beyond the window.
-  __device__ bool count(uint32_t low, bool free, int32_t stamp) const {
-    const uint32_t distance = stamp_order(stamp) - low;
-    const bool inside = free && stamp_order(stamp) >= low && distance < kBuckets;
-    const unsigned alike = __match_any_sync(kAllLanes, inside ? distance : kBuckets);
-    if (inside && (alike & lanes_before()) == 0) {
-      const int size = __popc(alike);
-      counts[warp_number() * kRow + distance] += static_cast<uint16_t>(size);
-      atomicAdd(&totals[distance], size);
+  // For a whole warp: adds 32 of its slots.
+  __device__ __forceinline__ void count(WarpWindow& window, bool free, int32_t stamp) const {
+    const uint32_t bucket = stamp_order(stamp) - window.low;
+    const bool here = free && stamp_order(stamp) >= window.low;
+    const bool inside = here && bucket < kBuckets;
+    const unsigned alike = __match_any_sync(kAllLanes, inside ? bucket : kBuckets);
+    if (inside) {
+      window.first = min(window.first, bucket);
+      if ((alike & lanes_before()) == 0) {
+        const int size = __popc(alike);
+        counts[warp_number() * kRow + bucket] += static_cast<uint16_t>(size);
+        atomicAdd(&totals[bucket], size);
+      }
+    } else if (here) {
+      window.any_beyond = true;
+      window.beyond = min(window.beyond, stamp_order(stamp));
     }
     __syncwarp();
-    return free && stamp_order(stamp) >= low && !inside;
   }
 
   __device__ void scan() const {
@@ -67,42 +82,30 @@ struct Victims {
   // from rank `wanted` on are left out; `placed` come before this window. Returns how many slots the window
   // holds.
   template <class EachSlot>
-  __device__ int32_t place(uint32_t low, int32_t placed, int32_t wanted, EachSlot each_slot) const {
+  __device__ int32_t place(const WarpWindow& window, int32_t placed, int32_t wanted,
+                           EachSlot each_slot) const {
     constexpr int kSums = kBuckets / kWarp;
     const int32_t sum = lane_number() < kSums ? sums[lane_number()] : 0;
     const int32_t through = warp_inclusive_sum(sum);
-    const int32_t in_window = __shfl_sync(kAllLanes, through, kWarp - 1);
 
-    // The stamps that this warp has, one after the other.
-    uint32_t bucket = 0;
-    for (;;) {
-      bucket = next_bucket(bucket, low, each_slot);
-      if (bucket >= kBuckets) return in_window;
+    // The buckets that have slots of this warp, one after the other.
+    for (uint32_t bucket = __reduce_min_sync(kAllLanes, window.first); bucket < kBuckets;) {
       const int32_t base = placed + bases[bucket] + __shfl_sync(kAllLanes, through - sum, bucket / kWarp);
-      if (base >= wanted) return in_window;
+      if (base >= wanted) break;
       const int32_t others = lane_number() < warp_number() ? counts[lane_number() * kRow + bucket] : 0;
       int32_t rank = base + __reduce_add_sync(kAllLanes, others);
+      uint32_t next = kBuckets;
       each_slot([&](int32_t slot, bool free, int32_t stamp) {
-        const bool here = free && stamp_order(stamp) - low == bucket;
-        const unsigned all = __ballot_sync(kAllLanes, here);
-        const int32_t mine = rank + __popc(all & lanes_before());
-        if (here && mine < wanted) slots[mine] = slot;
+        const uint32_t mine = free ? stamp_order(stamp) - window.low : kBuckets;
+        const unsigned all = __ballot_sync(kAllLanes, mine == bucket);
+        const int32_t at = rank + __popc(all & lanes_before());
+        if (mine == bucket && at < wanted) slots[at] = slot;
+        if (mine > bucket) next = min(next, mine);
         rank += __popc(all);
       });
-      ++bucket;
+      bucket = __reduce_min_sync(kAllLanes, next);
     }
-  }
-
- private:
-  // The first bucket from `bucket` on in which this warp has a slot.
-  template <class EachSlot>
-  __device__ uint32_t next_bucket(uint32_t bucket, uint32_t low, EachSlot each_slot) const {
-    uint32_t next = kBuckets;
-    each_slot([&](int32_t, bool free, int32_t stamp) {
-      const uint32_t distance = stamp_order(stamp) - low;
-      if (free && distance >= bucket) next = min(next, distance);
-    });
-    return __reduce_min_sync(kAllLanes, next);
+    return __shfl_sync(kAllLanes, through, kWarp - 1);
   }
 };
 

@@ -52,18 +52,20 @@ __device__ __forceinline__ int32_t first_above(const int32_t* numbers, int32_t v
 }
 
 // The whole block sets `count` integers, 16 bytes at a time where it can.
-__device__ __forceinline__ void block_fill(int32_t* data, int64_t count, int32_t value) {
+template <int kThreads>
+__device__ __forceinline__ void block_fill(int32_t* data, int32_t count, int32_t value) {
   constexpr int kVector = sizeof(int4) / sizeof(int32_t);
-  const int64_t to_line = (-reinterpret_cast<uintptr_t>(data) % sizeof(int4)) / sizeof(int32_t);
-  const int64_t head = to_line < count ? to_line : count;
-  const int64_t vectors = (count - head) / kVector;
-  for (int64_t i = threadIdx.x; i < head; i += blockDim.x) data[i] = value;
+  const auto to_line = static_cast<int32_t>(-reinterpret_cast<uintptr_t>(data) / sizeof(int32_t) % kVector);
+  const int32_t head = min(to_line, count), vectors = (count - head) / kVector;
+  const int32_t tail = count - head - vectors * kVector;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread < head) data[thread] = value;
+  if (thread < tail) data[count - tail + thread] = value;
   auto* body = reinterpret_cast<int4*>(data + head);
-  for (int64_t i = threadIdx.x; i < vectors; i += blockDim.x) body[i] = make_int4(value, value, value, value);
-  for (int64_t i = head + vectors * kVector + threadIdx.x; i < count; i += blockDim.x) data[i] = value;
+  for (int32_t i = thread; i < vectors; i += kThreads) body[i] = make_int4(value, value, value, value);
 }
 
-// The threads of a block ask for the lines of `bytes` bytes, so that a later read finds them in the L2 cache.
+// Threads of a block ask for the lines of `bytes` bytes, so that a later read finds them in the L2 cache.
 // What is beyond one line per thread is left out.
 __device__ __forceinline__ void block_prefetch(const void* data, int64_t bytes) {
   constexpr int kLine = 128;
