@@ -90,18 +90,15 @@ class Coordinator:
     def extend(self, request_id: RequestId, num_tokens: int) -> Extension:
         """See that positions below `num_tokens` have pages. A refusal changes nothing about them."""
         request = self._computing(request_id)
-        pages = request.pages
-        if num_tokens <= len(pages.table) * self._block_size:
-            if num_tokens > request.length:
-                request.length = num_tokens
-            return NO_NEW_PAGES
-        limits = request.limits
-        most = min(limits.max_tokens, request.computed + limits.max_step_tokens)
-        if num_tokens > most:
+        pages, limits = request.pages, request.limits
+        if num_tokens > min(limits.max_tokens, request.computed + limits.max_step_tokens):
             raise ValueError(
-                f"num_tokens: expected at most {most} (max_tokens {limits.max_tokens}, {request.computed} computed "
-                f"and max_step_tokens {limits.max_step_tokens}), got {num_tokens}"
+                f"num_tokens: expected at most max_tokens ({limits.max_tokens}) and at most max_step_tokens "
+                f"({limits.max_step_tokens}) beyond the {request.computed} computed, got {num_tokens}"
             )
+        if num_tokens <= len(pages.table) * self._block_size:
+            request.length = max(request.length, num_tokens)
+            return NO_NEW_PAGES
         new_pages = self._state.ledger.pages(num_tokens) - len(pages)
         refused = self._extension_refusal(request, new_pages)
         if refused is not None:

@@ -124,20 +124,21 @@ class Imports:
         return {index: block for index, block in found if block is not None}
 
     def _refusal(self, request: Request, wanted: range, here: dict[int, HostBlock]) -> Refused | None:
+        """Why the import cannot begin now. The first call chooses where the pages will land."""
         state, count = self._state, len(wanted)
         if not count:
             return None
+        keys, groups = count * state.shape.num_indexer_groups, state.shape.num_groups
+        if request.landing is None:
+            fits = not self._policy.pressure(state.gpu.free - keys - count * groups)
+            resident = request.hot is None and (fits or not request.movable)
+            request.landing = Landing.RESIDENT if resident else Landing.HOST
         own_blocks = count - len(here) + (wanted[-1] in here)
         idle = sum(state.host.refs[block] == 0 for block in here.values())
         unused = max(0, request.reserved_pages - count)  # set aside for this request beyond the import
         available = state.host.free - idle - state.ledger.others_reserved(request) - unused
         if own_blocks > available:
             return Refused(RefusalReason.HOST_BLOCKS, own_blocks, available)
-        keys, groups = count * state.shape.num_indexer_groups, state.shape.num_groups
-        if request.landing is None:
-            fits = not self._policy.pressure(state.gpu.free - keys - count * groups)
-            resident = request.hot is None and (fits or not request.movable)
-            request.landing = Landing.RESIDENT if resident else Landing.HOST
         needed = keys + groups * (count if request.landing is Landing.RESIDENT else 1)
         if request.landing is Landing.HOST and request.hot is None:
             needed += state.ledger.hot_cost

@@ -51,7 +51,8 @@ class ControlState:
         self.totals: Totals = before.totals if before else Totals()
 
         self.gpu = GpuPool(shape.num_blocks, gpu_order)
-        self.host = HostPool(shape.host_blocks if config.host_tier else 1, self.forget_hash, host_order)
+        host_blocks, host_order = (shape.host_blocks, host_order) if config.host_tier else (1, None)
+        self.host = HostPool(host_blocks, self.forget_hash, host_order)
         self.fence = Fence(self.gpu, self.host, last_planned=self.sequence - 1)
         self.ledger = AdmissionLedger(shape, config)
 

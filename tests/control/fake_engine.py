@@ -15,6 +15,7 @@ from typing import NamedTuple
 from control.fake_worker import FakeWorker, Faults, HostMemory, Tag, Work
 
 from hisparse_ops.control import Coordinator, CoordinatorConfig
+from hisparse_ops.control.policy import WatermarkPolicy
 from hisparse_ops.control.types import (
     NO_HOST_BLOCK,
     Admission,
@@ -55,6 +56,11 @@ def config(**changes: object) -> CoordinatorConfig:
     return with_changes(CoordinatorConfig(max_requests=8, max_pages=40), **changes)
 
 
+def shuffled(ids: range, stride: int) -> list[int]:
+    """All of `ids`, every `stride`-th first."""
+    return [block for start in range(stride) for block in ids[start::stride]]
+
+
 @dataclass
 class Tokens:
     """A request as its user knows it. `tags[p]` names the whole prefix up to position p."""
@@ -93,15 +99,15 @@ class Step(NamedTuple):
 
 class FakeEngine:
     def __init__(self, shape: Shape | None = None, settings: CoordinatorConfig | None = None, shuffle: int = 7) -> None:
-        """`shuffle`: the step in which the initial free lists are walked, coprime to their lengths."""
+        """`shuffle`: the stride in which the initial free lists are walked."""
         self.shape = shape or Shape()
         self.config = settings or config()
         gpu, host = self.shape.num_blocks - 1, self.shape.host_blocks - 1
         self.c = Coordinator(
             self.shape,
             self.config,
-            gpu_order=[1 + i * shuffle % gpu for i in range(gpu)],
-            host_order=[FIRST_HOST_BLOCK + i * shuffle % host for i in range(host)],
+            gpu_order=shuffled(range(1, 1 + gpu), shuffle),
+            host_order=shuffled(range(FIRST_HOST_BLOCK, FIRST_HOST_BLOCK + host), shuffle),
         )
         self.live: dict[str, Tokens] = {}
         self.importing: dict[str, tuple[Tokens, int, ImportStarted]] = {}
@@ -318,6 +324,12 @@ class FakeEngine:
         self.epoch += 1
         self.live.clear()
         self._start_workers()
+
+    def scarce(self, yes: bool = True) -> None:
+        """Whether the policy shall think that GPU blocks are short."""
+        blocks = 10**6 if yes else self.shape.num_blocks
+        policy = WatermarkPolicy(blocks, self.c._state.ledger.hot_cost, self.config.watermark_divisor)
+        vars(self.c._policy).update(vars(policy))
 
     def check(self) -> None:
         """Control's own books, and S2: what is visible is right on every rank's backing."""
