@@ -253,13 +253,54 @@ class ControlMachine(RuleBasedStateMachine):
 
 
 QUICK = settings(
-    max_examples=80, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=500, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 LONG = settings(max_examples=1500, stateful_step_count=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+MUST_FIRE = [
+    "admitted",
+    "hit",
+    "adoption",
+    "admission refused: DUPLICATE",
+    "admission refused: GPU_BLOCKS",
+    "admission refused: HOST_BLOCKS",
+    "admission refused: NO_STATE_ROW",
+    "preempt",
+    "readmit",
+    "finish",
+    "plan",
+    "execute",
+    "calm steps",
+    "injected failure",
+    "spill",
+    "restore",
+    "hot",
+    "recycled",
+    "residency",
+    "cleared_rows",
+    "envelopes",
+    "copies",
+    "copy engine",
+    "deliver",
+    "duplicate",
+    "split",
+    "drop",
+    "foreign",
+    "import",
+    "import ok",
+    "import failed",
+    "import refused",
+    "reset",
+    "restart",
+]
+
+
 def test_machine() -> None:
+    """A rule that never fires passes: so each must have fired."""
+    FIRED.clear()
     run_state_machine_as_test(ControlMachine, settings=QUICK)
+    assert [name for name in MUST_FIRE if not FIRED[name]] == [], FIRED
 
 
 @pytest.mark.slow
