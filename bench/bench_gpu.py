@@ -60,6 +60,7 @@ class Bench:
     floor_us: float
     graph: torch.cuda.CUDAGraph
     prepare: Callable[[], None]
+    inputs: tuple[object, ...]  # a graph reads its inputs again at every replay: they must stay
     times: list[float] = field(default_factory=list)
 
     def time(self, flush: Tensor) -> None:
@@ -123,7 +124,7 @@ def measure_rates(host: Tensor) -> Rates:
     one = torch.zeros(1, dtype=torch.int32, device="cuda")
     slots = torch.zeros(1, 1, dtype=torch.int32, device="cuda")
     empty = captured(500, lambda _: hisparse_ops.invalidate(slots, one, one))
-    node = Bench("node", Sizes(1), 0, 0, 500, 0, 0, empty, nothing)
+    node = Bench("node", Sizes(1), 0, 0, 500, 0, 0, empty, nothing, (slots, one))
     for _ in range(ROUNDS):
         node.time(other)
     bytes_ = part.nbytes
@@ -193,7 +194,7 @@ class Machine:
         steps.restore()
         if parts == "gather":
             graph = captured(count, lambda i: gather(i, plans[i]))
-            return Bench("gather", sizes, gib, LAYERS, count, moved, floor, graph, nothing)
+            return Bench("gather", sizes, gib, LAYERS, count, moved, floor, graph, nothing, (plans, steps))
         graph = captured(count, lambda i: gather(i, torch.ops.hisparse.resolve(*steps.arguments(i))))
         return Bench(
             "group_step", sizes, gib, LAYERS, count, moved, floor + self.resolve_floor(sizes), graph, steps.restore
@@ -229,7 +230,9 @@ class Machine:
         moved = requests * MODEL_LAYERS * ROW_BYTES
         graph = captured(count, lambda i: torch.ops.hisparse.mirror_rows(device, host, sources[i], targets[i]))
         floor = moved / self.rates.device_to_host / 1e3 + self.rates.node_us
-        return Bench("mirror", Sizes(requests), gib, MODEL_LAYERS, count, moved, floor, graph, nothing)
+        return Bench(
+            "mirror", Sizes(requests, case="resident"), gib, MODEL_LAYERS, count, moved, floor, graph, nothing, (sources, targets)
+        )
 
     def invalidate(self, tokens: int) -> Bench:
         states, count = 256, 32
@@ -252,7 +255,7 @@ class Machine:
 
         graph = captured(count, lambda i: torch.ops.hisparse.invalidate(rows[i], owners[i], stale[i]))
         floor = moved / self.rates.device_memory / 1e3 + self.rates.node_us
-        return Bench("invalidate", sizes, 0, 0, count, moved, floor, graph, restore)
+        return Bench("invalidate", sizes, 0, 0, count, moved, floor, graph, restore, (slots, owners, stale))
 
 
 def check_resolve(steps: Steps) -> None:

@@ -8,7 +8,8 @@
 namespace hisparse::cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 1024;
+using Stale = StaleSet<kThreads>;
 
 // One block per pair looks through the slots of its state row: best when few pairs meet in one.
 __global__ void __launch_bounds__(kThreads) invalidate_pairs(const InvalidateParams p) {
@@ -16,20 +17,21 @@ __global__ void __launch_bounds__(kThreads) invalidate_pairs(const InvalidatePar
   const int64_t state = p.state_rows[blockIdx.x];
   const int32_t stale = p.host_rows[blockIdx.x];
   if (state < 0 || state >= p.hot.states || stale < 0) return;
-  empty_slots<kThreads>(p.hot.rows + state * p.hot.slots, p.hot.slots,
-                        [&](int32_t row) { return row == stale; });
+  int32_t* slots = p.hot.rows + state * p.hot.slots;
+  empty_slots<kThreads>(slots, p.hot.slots, [&](int32_t row) { return row == stale; });
 }
 
 // One block per state row collects its pairs and looks through its slots once for all of them.
 __global__ void __launch_bounds__(kThreads) invalidate_states(const InvalidateParams p) {
   extern __shared__ int4 memory[];
-  StaleSet<kThreads> set(memory, p.count);
+  const Stale set(memory, p.count);
+  set.clear();
   wait_for_previous_kernel();
   int32_t* slots = p.hot.rows + blockIdx.x * p.hot.slots;
   block_prefetch(slots, p.hot.slots * sizeof(int32_t));
-  for (int64_t base = 0; base < p.count; base += StaleSet<kThreads>::kCapacity) {
-    const int64_t end = min(p.count, base + StaleSet<kThreads>::kCapacity);
-    const bool any = set.collect(base, end, [&](int64_t i) {
+  for (int64_t begin = 0; begin < p.count; begin += Stale::kCapacity) {
+    if (begin > 0) set.clear();
+    const bool any = set.add(begin, min(p.count, begin + Stale::kCapacity), [&](int64_t i) {
       return p.state_rows[i] == static_cast<int32_t>(blockIdx.x) ? p.host_rows[i] : kNone;
     });
     if (any) empty_slots<kThreads>(slots, p.hot.slots, [&](int32_t row) { return set.has(row); });
@@ -45,7 +47,7 @@ void invalidate(const Tensor& slot_rows, const Tensor& state_rows, const Tensor&
   if (p.count <= p.hot.states) {
     queue.launch(invalidate_pairs, {p.count, kThreads}, p);
   } else {
-    queue.launch(invalidate_states, {p.hot.states, kThreads, StaleSet<kThreads>::shared_bytes(p.count)}, p);
+    queue.launch(invalidate_states, {p.hot.states, kThreads, Stale::shared_bytes(p.count)}, p);
   }
 }
 

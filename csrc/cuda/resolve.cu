@@ -38,7 +38,7 @@ struct Call {
 };
 
 template <int kThreads>
-__device__ void pad_rows(const Call& call, int64_t row, int32_t rows) {
+__device__ __noinline__ void pad_rows(const Call& call, int64_t row, int32_t rows) {
   const int64_t columns = call.p.topk.columns, first = row * columns;
   const auto entries = static_cast<int32_t>(rows * columns);
   block_fill<kThreads>(call.out.device_rows + first, entries, kNone);
@@ -66,7 +66,7 @@ __device__ __forceinline__ Request request_of(const Call& call, const Share& sha
   return {.query = query_of(call, share.begin, share.state),
           .hot = {hot.rows + state * hot.slots, hot.stamps + state * hot.slots, call.p.hot_table.row(state),
                   known ? static_cast<int32_t>(hot.slots) : 0, call.blocks},
-          .now = known ? hot.clock[state] + 1 : 0,
+          .now = 0,
           .rows = rows,
           .plan = share.begin * columns,
           .total = rows * columns};
@@ -75,8 +75,10 @@ __device__ __forceinline__ Request request_of(const Call& call, const Share& sha
 // A union of more references than the look-up table serves goes through it in chunks, twice: once to give all
 // hits the new stamp, once to load what is missing into other slots. Loads of one chunk are hits of the next.
 template <class B>
-__device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Call& call, Share share) {
-  const Request request = request_of(call, share);
+__device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Call& call, Share share,
+                                                  int32_t now) {
+  Request request = request_of(call, share);
+  request.now = now;
   typename Resolver<B>::Refs references;
   Resolver<B> resolver(work, request, call.out, references);
   int32_t loads = 0;
@@ -101,8 +103,7 @@ __device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Call&
 }
 
 template <class B>
-__global__ void __launch_bounds__(B::kThreads, B::kBlocksPerSM)
-    resolve_kernel(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(B::kThreads, 1) resolve_kernel(const __grid_constant__ Call call) {
   extern __shared__ int4 memory[];
   __shared__ SmallWorkspace small;
   const ResolveParams& p = call.p;
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerSM)
   }
 
   // Load.
-  const Request request = request_of(call, share);
+  Request request = request_of(call, share);
   const bool guessed = share.begin == guess && request.rows == call.equal_rows;
   Resolver<B> resolver(work, request, out, references);
   const bool single = request.total <= B::kChunk;
@@ -156,6 +157,9 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerSM)
   block_fill<B::kThreads>(out.miss_device_rows + request.plan, request.total, kNone);
   if (request.rows > 1) block_fill<B::kThreads>(out.valid_counts + share.begin, request.rows, 0);
 
+  // Not before the loads: whoever adds to it waits for it.
+  if (share.state != kNone) request.now = p.hot.clock[share.state] + 1;
+
   int32_t loads = 0;
   if (single) {
     const int32_t misses = resolver.look_up();
@@ -163,7 +167,7 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerSM)
     resolver.answer(0, loads, 0);
     resolver.add_up();
   } else {
-    loads = resolve_in_chunks<typename B::InChunks>({work.ints, small}, call, share);
+    loads = resolve_in_chunks<typename B::InChunks>({work.ints, small}, call, share, request.now);
   }
 
   // Tally.
@@ -189,12 +193,11 @@ void launch_build(const Queue& queue, const Call& call) {
   queue.launch(resolve_kernel<B>, {std::max(call.requests, 1), B::kThreads, Workspace<B>::kBytes}, call);
 }
 
-// One block fits on an SM, or two; larger hot buffers; several query rows; hot buffers of any size.
-using FewRequests = Build<512, 4, 8, 13, 1>;
-using ManyRequests = Build<512, 4, 8, 13, 2>;
-using LargeBuffers = Build<1024, 2, 12, 13, 1>;
-using Verification = Build<1024, 8, 12, 14, 1>;
-using AnySlots = Build<1024, 8, 0, 14, 1>;
+// Usual sizes; larger hot buffers; several query rows; hot buffers of any size.
+using Usual = Build<1024, 2, 4, 13>;
+using LargeBuffers = Build<1024, 2, 12, 13>;
+using Verification = Build<1024, 8, 12, 14>;
+using AnySlots = Build<1024, 8, 0, 14>;
 constexpr int64_t kMaxSlots = Victims<AnySlots::kThreads>::kMaxSlots;
 
 template <class B>
@@ -209,10 +212,7 @@ void launch_resolve(const Queue& queue, const ResolveParams& p, const Outputs& o
   const Call call{p, out, Blocks(p.blocks), columns, requests, equal_rows};
 
   const int64_t references = divide_up(p.topk.rows, std::max<int64_t>(p.requests, 1)) * p.topk.columns;
-  if (serves<FewRequests>(references, p.hot.slots)) {
-    if (p.requests <= queue.multiprocessors()) return launch_build<FewRequests>(queue, call);
-    return launch_build<ManyRequests>(queue, call);
-  }
+  if (serves<Usual>(references, p.hot.slots)) return launch_build<Usual>(queue, call);
   if (serves<LargeBuffers>(references, p.hot.slots)) return launch_build<LargeBuffers>(queue, call);
   // Chunks make up for what is beyond in references, but not in slots.
   if (serves<Verification>(0, p.hot.slots)) return launch_build<Verification>(queue, call);

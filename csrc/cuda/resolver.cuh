@@ -19,16 +19,16 @@ struct Outputs {
 };
 
 // How a kernel is built. kSlotItems = 0 reads the slots from memory each time.
-template <int kThreads_, int kReferenceItems_, int kSlotItems_, int kTableBits_, int kBlocksPerSM_>
+template <int kThreads_, int kReferenceItems_, int kSlotItems_, int kTableBits_>
 struct Build {
   static constexpr int kThreads = kThreads_, kWarps = kThreads / kWarp;
   static constexpr int kReferenceItems = kReferenceItems_, kSlotItems = kSlotItems_;
-  static constexpr int kTableBits = kTableBits_, kBlocksPerSM = kBlocksPerSM_;
+  static constexpr int kTableBits = kTableBits_;
   static constexpr int32_t kChunk = kThreads * kReferenceItems;
   static_assert(2 * kChunk <= 1 << kTableBits);
 
   // For unions beyond kChunk, in the same memory; small rather than fast.
-  using InChunks = Build<kThreads, 2, 0, kTableBits, kBlocksPerSM>;
+  using InChunks = Build<kThreads, 2, 0, kTableBits>;
 };
 
 // What a block keeps in shared memory: `ints` is the large part.

@@ -62,6 +62,7 @@ __device__ __forceinline__ void block_fill(int32_t* data, int32_t count, int32_t
   if (thread < head) data[thread] = value;
   if (thread < tail) data[count - tail + thread] = value;
   auto* body = reinterpret_cast<int4*>(data + head);
+#pragma unroll 1
   for (int32_t i = thread; i < vectors; i += kThreads) body[i] = make_int4(value, value, value, value);
 }
 
