@@ -76,6 +76,8 @@ def explore(
                 found.actions[action[0]] = found.actions.get(action[0], 0) + 1
                 try:
                     check_step(bounds, state, action, after)
+                    if sometimes is not None:
+                        sometimes.look(bounds, state, action, after)
                     new = key(bounds, after)
                     if new in origin:
                         continue
@@ -85,8 +87,6 @@ def explore(
                     found.story = [*_story(origin, parent), action]
                     found.states, found.seconds = len(origin), time.monotonic() - start
                     return found
-                if sometimes is not None:
-                    sometimes.look(bounds, state, action, after)
                 origin[new] = (parent, action)
                 below.append((new, after))
             if len(origin) > limit:

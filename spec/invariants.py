@@ -130,7 +130,8 @@ def s3(bounds: Bounds, state: State) -> str | None:
         request = state.requests[r]
         if p < request.published and not page.clean:
             return f"page {p} of request {r} is below its frontier and not durable"
-        if p >= request.published and published.get(name_of(bounds, r, p)) == page.host:
+        above = request.status != IMPORTING and p >= request.published  # an import may share what is published
+        if above and published.get(name_of(bounds, r, p)) == page.host:
             return f"page {p} of request {r} is published above its frontier"
     return None
 
@@ -164,7 +165,7 @@ def s5(bounds: Bounds, state: State) -> str | None:
 @of_state("S6", "Unpinned implies the request holds its whole hot region in every hot group.")
 def s6(bounds: Bounds, state: State) -> str | None:
     for r, p, _ in unpinned(state):
-        if len(state.requests[r].hot) != bounds.hot:
+        if state.requests[r].status == LIVE and len(state.requests[r].hot) != bounds.hot:
             return f"page {p} of request {r} is unpinned without a hot region"
     return None
 
@@ -172,7 +173,7 @@ def s6(bounds: Bounds, state: State) -> str | None:
 @of_state("S7", "The last two pages of a live request's row are never unpinned.")
 def s7(bounds: Bounds, state: State) -> str | None:
     for r, p, _ in unpinned(state):
-        if p >= len(state.requests[r].pages) - WRITABLE_PAGES:
+        if state.requests[r].status == LIVE and p >= len(state.requests[r].pages) - WRITABLE_PAGES:
             return f"page {p} of {len(state.requests[r].pages)} of request {r} is unpinned"
     return None
 
@@ -194,7 +195,7 @@ def s9(bounds: Bounds, state: State) -> str | None:
     hashed = {host for _, host in state.prefix}
     for r, p, page in pages_of(state):
         request = state.requests[r]
-        if request.status == IMPORTING and p >= request.published and page.host in hashed:
+        if request.status == IMPORTING and p >= request.published and page.host in hashed and not page.clean:
             return f"page {p} of the import in request {r} lands in published block {page.host}"
     return None
 
@@ -225,10 +226,12 @@ def s11(bounds: Bounds, state: State) -> str | None:
 
 @of_state("S12", "A failed import proves nothing.")
 def s12(bounds: Bounds, state: State) -> str | None:
+    hashed = {host for _, host in state.prefix}
     for r, p, page in pages_of(state):
         if not page.clean:
             continue
-        if state.requests[r].status == IMPORTING and p >= state.requests[r].published:
+        shared = page.host in hashed
+        if state.requests[r].status == IMPORTING and p >= state.requests[r].published and not shared:
             return f"page {p} of request {r} is clean before its import has ended"
         want = final_content(bounds, name_of(bounds, r, p))
         if any(view[page.host] != want for view in state.durable):
@@ -272,7 +275,8 @@ def s15(bounds: Bounds, state: State) -> str | None:
 @of_state("S16", "Residency is the same in all resident groups.")
 def s16(bounds: Bounds, state: State) -> str | None:
     for r, p, page in pages_of(state):
-        if len(page.gpu) not in (0, bounds.groups) or len({state.gpu[block] for block in page.gpu}) > 1:
+        rows = len(expected_rows(bounds, state, r, p))
+        if len(page.gpu) not in (0, bounds.groups) or len({state.gpu[block][:rows] for block in page.gpu}) > 1:
             return f"page {p} of request {r} is resident as {page.gpu}"
     return None
 

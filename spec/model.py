@@ -561,6 +561,8 @@ class Model:
     def all_completed(self, edit: Edit, i: int) -> None:
         """Retired: its leases end, and if nothing failed its page is durable."""
         transfer = edit.transfers.pop(i)
+        if transfer.kind == RESTORE and transfer.host in edit.prefix.values():
+            self.index_copy(edit, transfer.host, transfer.gpu)
         if transfer.leases_gpu:
             edit.release_gpu(transfer.gpu)
         edit.release_host(transfer.host)
@@ -607,8 +609,13 @@ class Model:
         edit.prefix[name] = page.host
         if page.keys:
             edit.key_copies[page.host] = page.keys
-        if page.gpu and page.gpu not in edit.copies.values():
-            edit.copies[page.host] = page.gpu
+        if page.gpu:
+            self.index_copy(edit, page.host, page.gpu)
+
+    def index_copy(self, edit: Edit, host: int, gpu: Blocks) -> None:
+        """Others may adopt these blocks instead of restoring the published page."""
+        if host not in edit.copies and gpu not in edit.copies.values():
+            edit.copies[host] = gpu
 
     def end_detached(self, edit: Edit, r: int) -> None:
         """Pages behind one that can never be published are not waited for; at the end nothing is held."""

@@ -1,0 +1,170 @@
+"""Which actions a world allows, read off the model, and seeded walks that draw from them."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from protocol.world import Action, Setup, World
+
+from spec.bounds import Bounds
+from spec.model import Action as ModelAction
+from spec.model import Model
+from spec.state import State
+
+IDS = ("a", "b", "c", "d")
+# How often each kind is drawn. Ends are rare, so that requests grow long and blocks run short.
+WEIGHTS = {
+    "admit": 4, "step": 14, "seal": 20, "run": 14, "arrive": 14, "step_done": 16, "deliver": 16, "takeback": 6,
+    "finish": 0.3, "abort": 0.05, "preempt": 0.15, "lose": 0.15, "stranger": 0.2, "query": 0.3, "reset": 0.02,
+    "restart": 0.02, "import_begin": 0.7, "import_write": 4, "import_end": 1,
+}  # fmt: skip
+REPEATED = 0.15  # of the reports that are delivered, how many come again
+
+
+class Environment(Model):
+    """The model without what control decides, and without bounds on what is under way."""
+
+    def candidates(self, state: State) -> Iterator[ModelAction]:
+        for r in range(self.bounds.requests):
+            yield ("admit", r, 0)
+            yield ("seal", r)
+            yield ("takeback", r)
+            yield ("finish", r)
+            yield ("preempt", r)
+            yield ("import_end", r, False)
+        yield ("step_done",)
+
+
+def enabled(world: World, draw: random.Random) -> list[Action]:
+    """One action of each kind and target that the model allows in the world's present state; `draw`
+    chooses the arguments that do not matter to whether it is allowed."""
+    bounds, actions = world.bounds, []
+    by_slot = {player.slot: name for name, player in world.players.items()}
+    free_ids = [name for name in IDS if name not in world.players and name not in world.arrivals]
+    admissible = []
+    for kind, *arguments in Environment(bounds).enabled(world.state):
+        slot = arguments[0] if arguments else None
+        name = by_slot.get(slot)
+        if kind == "admit" and free_ids:
+            admissible.append(slot)
+        elif kind == "step_done" and world.open_steps:
+            if all(rank.ended >= min(world.open_steps) for rank in world.ranks):
+                actions.append(("step_done",))
+        elif name is None:
+            continue
+        elif kind == "takeback":
+            actions.append(("takeback", name))
+        elif kind == "seal" and world.players[name].planned not in world.open_steps:
+            actions.append(("seal", name))
+        elif kind == "finish" and name not in world.arrivals:
+            actions.append(("finish", name))
+            actions.append(("abort", name))
+        elif kind == "preempt":
+            actions.append(("preempt", name))
+    if admissible:
+        actions.append(_admission(world, draw, free_ids, admissible))
+    if len(world.open_steps) < max(bounds.steps, 1):
+        actions.append(_step(world, draw))
+    actions += _imports(world, draw)
+    for rank in world.ranks:
+        if rank.stream:
+            actions.append(("run", rank.number))
+        if rank.dma:
+            actions.append(("arrive", rank.number))
+    if world.facts:
+        index = draw.randrange(len(world.facts)) if draw.random() < 0.3 else 0
+        actions.append(("deliver", index, draw.random() < REPEATED))
+        actions.append(("lose", draw.randrange(len(world.facts))))
+    waiting = [*world.c._state.transfers.active, 1 + world.c._state.transfers.last_id]
+    actions.append(("stranger", draw.choice(waiting)))
+    actions.append(("query",))
+    if not world.arrivals:
+        actions.append(("reset",))
+        actions.append(("restart", draw.randrange(bounds.ranks)))
+    return actions
+
+
+def _admission(world: World, draw: random.Random, ids: list[str], slots: list[int]) -> Action:
+    most = world.bounds.pages * world.bounds.rows
+    prompt = draw.randint(1, most)
+    reuse = draw.choice([None, None, None, draw.randint(0, prompt)])
+    return ("admit", draw.choice(ids), draw.choice(slots), prompt, reuse)
+
+
+def _step(world: World, draw: random.Random) -> Action:
+    """Every request may compute; drafts only where the last ones were settled."""
+    counts = []
+    for name, player in world.players.items():
+        if name in world.arrivals or player.record.incoming is not None or player.draft or draw.random() < 0.15:
+            continue
+        drafts = draw.choice([0, 0, 1]) if world.bounds.drafts else 0
+        skipped = int(world.bounds.faults and world.bounds.mirror and draw.random() < 0.02)
+        counts.append((name, draw.randint(0 if drafts else 1, world.setup.step_rows), drafts, skipped))
+    return ("step", tuple(counts), int(world.bounds.faults and draw.random() < 0.03))
+
+
+def _imports(world: World, draw: random.Random) -> list[Action]:
+    actions: list[Action] = []
+    rows = world.bounds.rows
+    for name, player in world.players.items() if world.bounds.imports else ():
+        fresh = player.planned < 0 and name not in world.arrivals and player.computed == player.record.final_tokens
+        if fresh and len(player.record.pages) * rows == player.computed < player.prompt:
+            actions.append(("import_begin", name, draw.randint(player.computed + 1, player.prompt)))
+    for name, arrival in world.arrivals.items():
+        whole = arrival.written == len(arrival.started.pages)
+        after = arrival.started.after_step
+        if not whole and (after is None or after not in world.open_steps):
+            actions.append(("import_write", name))
+        actions.append(("import_end", name, whole))
+    return actions
+
+
+@dataclass
+class Story:
+    """What happened until something was wrong, or to the end."""
+
+    setup: Setup
+    seed: int
+    actions: list[Action] = field(default_factory=list)
+    wrong: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def play(setup: Setup, seed: int, steps: int, seconds: float = math.inf) -> Story:
+    """A seeded walk of the real coordinator; stops at the first thing that is wrong, or when time is up."""
+    draw, world, story = random.Random(seed), World(setup), Story(setup, seed)
+    end = time.monotonic() + seconds
+    for _ in range(steps):
+        if time.monotonic() > end:
+            break
+        options = enabled(world, draw)
+        action = draw.choices(options, [WEIGHTS[option[0]] for option in options])[0]
+        story.actions.append(action)
+        story.counts[action[0]] += 1
+        story.wrong = wrong_with(world, action)
+        if story.wrong:
+            return story
+    return story
+
+
+def wrong_with(world: World, action: Action) -> str:
+    try:
+        world.act(action)
+    except Exception as error:  # whatever goes wrong is what the walk is for
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+_COMMON = Bounds(requests=8, pages=10, rows=2, shared=4, transfers=10_000, one_action_pages=False, steps=2)
+_FAMILIES = replace(_COMMON, faults=True, drafts=True, imports=True)
+SETUPS = {
+    "mirrored": Setup(replace(_FAMILIES, gpu=46, host=32, keys=1, mirror=True)),
+    "copied": Setup(replace(_FAMILIES, gpu=62, host=30, groups=2, keys=1, hot=2, ranks=2)),
+    "squeezed": Setup(replace(_COMMON, gpu=31, host=26, keys=1, mirror=True), live=2),
+    "single rows": Setup(replace(_FAMILIES, rows=1, gpu=42, host=26, keys=1, mirror=True), step_rows=3),
+}

@@ -1,0 +1,105 @@
+"""Whether a step of the coordinator is a step of the model.
+
+`judge` asks every invariant about the state that a call left, and about the change. `compare` says
+more: where control has nothing to choose (reports, steps that end, requests that end), its books must
+be exactly the model's after the same action. `check_free_queue` holds it to the order of its queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from protocol.abstraction import FOREVER
+
+from spec.invariants import check_state, check_step
+from spec.model import Model, NotEnabled
+from spec.state import COMPLETED, ENQUEUED, FAILED, IMPORTING, RESTORE, Fenced, Request, State, Transfer
+
+if TYPE_CHECKING:
+    from protocol.abstraction import Order
+    from protocol.world import World
+
+Action = tuple[Any, ...]
+FACTS = {"enqueued": ENQUEUED, "completed": COMPLETED, "failed": FAILED}
+NOTHING_HAPPENS = ("query", "lose", "stranger", "run", "arrive", "import_write", "takeback")
+ENDS = {"finish": "finish", "abort": "preempt", "preempt": "preempt"}
+
+
+def judge(world: World, before: State, action: Action, after: State) -> None:
+    """Every invariant of the model, of the state and of the step."""
+    check_state(world.bounds, after)
+    name = action[0]
+    if name in ("abort", "preempt"):
+        check_step(world.bounds, before, ("preempt", world.leaving), after)
+    elif name != "restart":
+        check_step(world.bounds, before, (name if name in ("query", "reset") else "other",), after)
+
+
+def compare(world: World, before: State, action: Action, after: State) -> None:
+    """Control's books against the model's, where nothing is left to choose."""
+    try:
+        expected = _in_the_model(world, before, action)
+    except NotEnabled as need:
+        raise AssertionError(f"control did {action}, for which the model needs {need}") from None
+    if expected is None:
+        return
+    for field in ("prefix", "copies", "key_copies", "gpu_refs", "host_refs", "gpu_free", "host_free"):
+        want, got = getattr(expected, field), getattr(after, field)
+        assert want == got, f"model: {field} after {action[0]} is {got}, not {want}"
+    want_fenced, got_fenced = _for_steps(expected), _for_steps(after)
+    assert want_fenced == got_fenced, f"model: fenced after {action[0]} is {got_fenced}, not {want_fenced}"
+    for want_request, request in zip(expected.requests, after.requests, strict=True):
+        want, got = _books(want_request), _books(request)
+        assert want == got, f"model: a request after {action[0]} is {got}, not {want}"
+    want, got = [_entry(t) for t in expected.transfers], [_entry(t) for t in after.transfers]
+    assert sorted(want) == sorted(got), f"model: transfers after {action[0]} are {got}, not {want}"
+
+
+def _in_the_model(world: World, before: State, action: Action) -> State | None:
+    """The model's state after the action; None where control decides, or the model does not go."""
+    model, name = Model(world.bounds), action[0]
+    if name in NOTHING_HAPPENS:
+        return before
+    if name == "step_done":
+        return model.apply(before, ("step_done",))
+    if name in ENDS and world.leaving is not None:
+        importing = before.requests[world.leaving].status == IMPORTING
+        return None if importing else model.apply(before, (ENDS[name], world.leaving))
+    if name == "deliver" and world.last is not None and world.last.kind in FACTS:
+        fact = world.last
+        if fact.id not in world.ids or fact.epoch != world.epoch:
+            return before
+        index = world.ids.index(fact.id)
+        transfer = before.transfers[index]
+        waits_for_proof = fact.id in world.c._state.transfers.unproven
+        if waits_for_proof or (transfer.kind == RESTORE and fact.kind == "failed"):
+            return None
+        told = FACTS[fact.kind]
+        truth = tuple([max(p, told if rank == fact.rank else 0) for rank, p in enumerate(transfer.progress)])
+        transfers = (*before.transfers[:index], transfer._replace(progress=truth), *before.transfers[index + 1 :])
+        return model.apply(before._replace(transfers=transfers), ("deliver", index, fact.rank, told))
+    return None
+
+
+def _for_steps(state: State) -> list[Fenced]:
+    """What rests until steps end; the rest of `fenced` stands for holders that the model does not have."""
+    return sorted([entry for entry in state.fenced if entry.steps < FOREVER // 2])
+
+
+def _books(request: Request) -> tuple[Any, ...]:
+    pages = [page._replace(proven=0) for page in request.pages]
+    return (request.status, request.published, request.hot, pages)
+
+
+def _entry(t: Transfer) -> tuple[Any, ...]:
+    return (t.kind, t.owner, t.page, t.host, t.source, t.gpu, t.leases_gpu, t.known, t.lost)
+
+
+def check_free_queue(before: Order, after: Order, action: Action) -> None:
+    """Blank blocks are taken from the front and given back to the back; readable ones go tail first."""
+    if action[0] in ("reset", "restart"):
+        return
+    blank, now = before[0], after[0]
+    kept = next((blank[i:] for i in range(len(blank) + 1) if now[: len(blank) - i] == blank[i:]), [])
+    back = [block for block in now[len(kept) :] if block in blank]
+    assert not back or set(back).isdisjoint(now[: len(kept)]), f"B3: free queue {blank} became {now}"

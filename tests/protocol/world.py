@@ -1,0 +1,340 @@
+"""The real coordinator among ranks of tags: every public call is one action, and each is judged.
+
+| judge            | sees                                                                           |
+|------------------|--------------------------------------------------------------------------------|
+| `Memory`         | the bytes that a step really reads                                             |
+| the model        | the coordinator's books, through `abstraction`, as a state of the model        |
+| `check()`        | what control itself can recount; asked last, the others do not need it         |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.abstraction import abstract, free_order, transfer_ids
+from protocol.ranks import Fact, Memory, Pass, Rank
+from protocol.refinement import check_free_queue, compare, judge
+
+from hisparse_ops.control import Coordinator, CoordinatorConfig
+from hisparse_ops.control.pages import HOLDS_KV
+from hisparse_ops.control.request import Request
+from hisparse_ops.control.types import (
+    NO_HOST_BLOCK,
+    Admitted,
+    ImportStarted,
+    Limits,
+    RankReport,
+    Scheduled,
+    TransferId,
+    TransferKind,
+)
+from spec.bounds import Bounds
+from spec.state import State, draft_tag, final_content, name_of
+
+Action = tuple[Any, ...]
+FIRST_HOST_BLOCK = 1000  # host ids lie far from GPU ids, so that a mix-up shows
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A world to play in. Model and coordinator are given the same sizes."""
+
+    bounds: Bounds
+    live: int = 3  # state rows
+    step_rows: int = 2  # rows a step may write for one request
+    overdue_after: int = 12
+    spill_budget: int = 2
+
+    @property
+    def block_size(self) -> int:
+        return self.bounds.rows
+
+    @property
+    def num_groups(self) -> int:
+        return self.bounds.groups
+
+    @property
+    def num_indexer_groups(self) -> int:
+        return self.bounds.keys
+
+    @property
+    def hot_blocks(self) -> int:
+        return self.bounds.hot // self.bounds.groups
+
+    @property
+    def num_blocks(self) -> int:
+        return self.bounds.gpu + 1
+
+    @property
+    def host_blocks(self) -> int:
+        return self.bounds.host + 1
+
+    def config(self) -> CoordinatorConfig:
+        ranks = tuple(range(self.bounds.ranks))
+        return CoordinatorConfig(
+            max_requests=self.live,
+            max_pages=self.bounds.pages,
+            ranks=ranks,
+            writer_ranks=ranks,
+            eager_mirror=self.bounds.mirror,
+            overdue_after=self.overdue_after,
+            spill_budget=self.spill_budget,
+        )
+
+
+@dataclass
+class Player:
+    """A request as the engine knows it. Its slot decides its tokens."""
+
+    id: str
+    slot: int
+    row: int
+    record: Request  # control's, to recognise it after the id is free again
+    prompt: int
+    computed: int
+    draft: int = 0
+    told: int = 0  # page hashes that control has
+    planned: int = -1  # the last step that computes for it
+    imported: bool = False  # the transport has ended; whether it worked out is known when the tail's copy is
+
+
+@dataclass
+class Arrival:
+    """An import under way: what the transport may write, and how much of it there is."""
+
+    player: Player
+    tokens: int
+    started: ImportStarted
+    written: int = 0
+
+
+class World:
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.bounds = setup, setup.bounds
+        host = self.bounds.host
+        self.c = Coordinator(
+            setup,
+            setup.config(),
+            gpu_order=range(self.bounds.gpu, 0, -1),
+            host_order=range(FIRST_HOST_BLOCK, FIRST_HOST_BLOCK + host),
+        )
+        self.epoch = 0
+        self.leaving: int | None = None  # the slot of the request that the action ends
+        self.players: dict[str, Player] = {}
+        self.arrivals: dict[str, Arrival] = {}
+        self.slots: dict[Request, int] = {}
+        self.names = {
+            self.hash_of(slot, page): name_of(self.bounds, slot, page)
+            for slot in range(self.bounds.requests)
+            for page in range(self.bounds.pages)
+        }
+        self.open_steps: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
+        self._power_on()
+        self.state: State = abstract(self)
+
+    def _power_on(self) -> None:
+        self.memory = Memory(self.bounds.rows)
+        self.ranks = [Rank(number, self.epoch, True) for number in range(self.bounds.ranks)]
+        self.facts: list[Fact] = []
+        self.last: Fact | None = None  # delivered
+        self.ids: list[int] = []  # of the transfers waited for before the action
+
+    # -- tokens ------------------------------------------------------------------------------
+
+    def hash_of(self, slot: int, page: int) -> int:
+        """The chained hash of a page: equal names have equal hashes."""
+        return 7_000 + name_of(self.bounds, slot, page)
+
+    def tags(self, slot: int, end: int, drafts: int = 0) -> tuple[int, ...]:
+        pages = range(-(-end // self.bounds.rows))
+        tags = [tag for page in pages for tag in final_content(self.bounds, name_of(self.bounds, slot, page))][:end]
+        return tuple(tags[: end - drafts] + [draft_tag(tag) for tag in tags[end - drafts :]])
+
+    # -- one action, judged -------------------------------------------------------------------
+
+    def act(self, action: Action) -> None:
+        """Do it and judge it. Raises AssertionError with what is wrong."""
+        before, order, self.ids = self.state, free_order(self), transfer_ids(self)
+        self.leaving = self.players[action[1]].slot if action[0] in ("finish", "abort", "preempt") else None
+        getattr(self, action[0])(*action[1:])
+        self._settle_imports()
+        self.state = abstract(self)
+        judge(self, before, action, self.state)
+        compare(self, before, action, self.state)
+        check_free_queue(order, free_order(self), action)
+        self.c.check()
+
+    # -- the engine's calls ---------------------------------------------------------------------
+
+    def admit(self, name: str, slot: int, prompt: int, reuse: int | None) -> None:
+        rows = self.bounds.rows
+        hashes = [self.hash_of(slot, page) for page in range(prompt // rows)]
+        limits = Limits(self.bounds.pages * rows, self.setup.step_rows, reuse)
+        answer = self.c.admit(name, hashes, prompt, limits)
+        if isinstance(answer, Admitted):
+            record = self.c._state.live[name]
+            self.players[name] = Player(name, slot, answer.state_row, record, prompt, answer.cached_tokens)
+            self.players[name].told = len(hashes)
+            self.slots[record] = slot
+
+    def step(self, counts: tuple[tuple[str, int, int, int], ...], failing: int = 0) -> None:
+        """Plan and issue a step. For each request: rows, drafts behind them, rows the mirror skips."""
+        scheduled, passes = [], []
+        for name, rows, drafts, skipped in counts:
+            player = self.players[name]
+            start = player.computed
+            end = min(start + rows + drafts, self.bounds.pages * self.bounds.rows, start + self.setup.step_rows)
+            drafts = min(drafts, end - start)
+            if end == start or not self.c.is_readable(name) or not self.c.extend(name, end).ok:
+                continue
+            if not self.c.is_readable(name):
+                continue
+            scheduled.append(Scheduled(name, start, end))
+            passes.append(Pass(player.row, start, end, self.tags(player.slot, end, drafts), min(skipped, end - start)))
+            player.computed, player.draft = end, drafts
+        plan = self.c.plan_step(scheduled)
+        for name, *_ in scheduled:
+            self.players[name].planned = plan.sequence
+        spills = [t.id for t in plan.transfers if t.kind is TransferKind.SPILL]
+        failed = frozenset(TransferId(number) for number in spills[:failing])
+        work = self.memory.issue(plan, passes, failed)
+        for rank in self.ranks:
+            rank.stream.append(work)
+        self._check_tables()
+        pages = [page for player in self.players.values() for page in player.record.pages.table]
+        held = frozenset(b for page in pages if page.kv and page.state in HOLDS_KV for b in page.kv.blocks)
+        self.open_steps[plan.sequence] = (held, frozenset(page.host for page in pages))
+
+    def takeback(self, name: str) -> None:
+        """The drafts were not accepted: their rows will be computed again."""
+        player = self.players[name]
+        player.computed -= player.draft
+        player.draft = 0
+
+    def seal(self, name: str) -> None:
+        player, rows = self.players[name], self.bounds.rows
+        final = player.computed - player.draft
+        hashes = [self.hash_of(player.slot, page) for page in range(player.told, final // rows)]
+        player.told += len(hashes)
+        self.c.seal(name, final, hashes)
+
+    def finish(self, name: str) -> None:
+        self.c.finish(name)
+        del self.players[name]
+
+    def abort(self, name: str) -> None:
+        self.c.finish(name, publish=False)
+        del self.players[name]
+
+    def preempt(self, name: str) -> None:
+        self.c.preempt(name)
+        del self.players[name]
+
+    def query(self) -> None:
+        self.c.cached_tokens([self.hash_of(0, page) for page in range(self.bounds.pages)])
+        self.c.can_admit([], 1, Limits(self.bounds.pages * self.bounds.rows, self.setup.step_rows))
+        self.c.reclaimable()
+        self.c.quiescent()
+        self.c.snapshot()
+
+    # -- imports --------------------------------------------------------------------------------
+
+    def import_begin(self, name: str, tokens: int) -> None:
+        answer = self.c.begin_import(name, tokens)
+        if isinstance(answer, ImportStarted):
+            self.arrivals[name] = Arrival(self.players[name], tokens, answer)
+
+    def import_write(self, name: str) -> None:
+        """The transport brings the next page of an import, to every rank."""
+        arrival, rows = self.arrivals[name], self.bounds.rows
+        target = arrival.started.pages[arrival.written]
+        arrival.written += 1
+        first = target.page * rows
+        tags = self.tags(arrival.player.slot, min(first + rows, arrival.tokens))[first:]
+        for offset, tag in enumerate(tags):
+            for block in target.indexer_blocks:
+                self.memory.gpu[block, offset] = tag
+            if target.host_block != NO_HOST_BLOCK:
+                self.memory.stream[target.host_block, offset] = tag
+                for rank in self.ranks:
+                    rank.durable[target.host_block, offset] = tag
+
+    def import_end(self, name: str, ok: bool) -> None:
+        arrival = self.arrivals.pop(name)
+        self.c.end_import(name, ok)
+        if ok and self.players.get(name) is arrival.player:
+            arrival.player.imported = True
+
+    def _settle_imports(self) -> None:
+        for player in self.players.values():
+            if player.imported and player.record.incoming is None:
+                player.imported, player.computed = False, player.record.computed
+
+    # -- ranks and reports ------------------------------------------------------------------------
+
+    def run(self, rank: int) -> None:
+        self.facts += self.ranks[rank].run()
+
+    def arrive(self, rank: int) -> None:
+        self.facts += self.ranks[rank].arrive()
+
+    def step_done(self) -> None:
+        sequence = min(self.open_steps)
+        del self.open_steps[sequence]
+        self.c.step_done(sequence)
+
+    def deliver(self, index: int, keep: bool) -> None:
+        """Control hears a fact. With `keep` it will be heard again."""
+        fact = self.facts[index] if keep else self.facts.pop(index)
+        self.last = fact
+        self.c.apply(fact.report())
+
+    def lose(self, index: int) -> None:
+        del self.facts[index]
+
+    def stranger(self, number: int) -> None:
+        """A rank that has nothing to do with it, and one of another epoch, claim to have done all."""
+        ids = frozenset([TransferId(number)])
+        for rank, epoch in ((len(self.ranks), self.epoch), (0, self.epoch + 1)):
+            self.c.apply(RankReport(rank, epoch, enqueued=ids, completed=ids, copied=ids))
+
+    def reset(self) -> None:
+        """Every rank ends its work first."""
+        for rank in self.ranks:
+            while rank.stream:
+                self.facts += rank.run()
+            while rank.dma:
+                self.facts += rank.arrive()
+        self.c.reset()
+        self.players.clear()
+        self.slots.clear()
+        self.open_steps.clear()
+
+    def restart(self, rank: int) -> None:
+        self.c.restart_rank(rank)
+        self.epoch += 1
+        late = self.facts
+        self.players.clear()
+        self.slots.clear()
+        self.open_steps.clear()
+        self._power_on()
+        self.facts = late
+
+    # -------------------------------------------------------------------------------------------
+
+    def _check_tables(self) -> None:
+        """B13: what the worker was told is where control stands, for every live request. What control gave
+        up as overdue while it made the plan is told with the next one."""
+        later = self.c._state.changes.pages
+        for player in self.players.values():
+            line = self.memory.table.get(player.row)
+            for page in [page for page in player.record.pages.table if page not in later]:
+                entry = line.pages.get(page.index) if line is not None else None
+                kv = page.kv.blocks if page.kv is not None else ()
+                assert entry is not None, f"B13: page {page.index} of {player.id} was never told"
+                assert entry.gpu_blocks == kv, f"B13: page {page.index} of {player.id}: {entry.gpu_blocks}, not {kv}"
+                assert entry.indexer_blocks == page.keys.blocks, f"B13: keys of page {page.index} of {player.id}"
+                holes = player.record.incoming.pages if player.record.incoming is not None else []
+                if page not in holes:
+                    assert entry.host_block == page.host, f"B13: page {page.index} of {player.id} was told as nowhere"
