@@ -82,6 +82,6 @@ def block_major(blocks: int, huge_pages: bool) -> list[Tensor]:
 
 
 def _memory(size: int, huge_pages: bool) -> Tensor:
-    memory = mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has no huge pages
     memory.madvise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/params.h"
+#include "stable.h"
 
 namespace hisparse::cpu {
 
@@ -24,19 +25,21 @@ class Prefetcher {
   explicit Prefetcher(const PoolPair& pools)
       : pools_(pools), sources_(pieces(pools.source)), destinations_(pieces(pools.destination)) {}
 
-  // Called for pair i of `count`.
-  void look_ahead(const int32_t* source, const int32_t* destination, int64_t i, int64_t count) const {
+  // Called when pair i is next, of those before `end`.
+  [[gnu::always_inline]] void look_ahead(PairList pairs, int64_t i, int64_t end) const {
     // A source row needs only a push: the hardware reads on from there. Lines to be written need to be asked
     // for, each, and earlier.
     constexpr int64_t kPush = 256;
     constexpr int64_t kReadAhead = 2, kWriteAhead = 8;
-    if (i + kReadAhead < count && inside(pools_.source, source[i + kReadAhead])) {
+    if (i + kReadAhead < end && inside(pools_.source, pairs.source[i + kReadAhead])) {
       for (const Piece& piece : sources_) {
-        touch<false>(piece, source[i + kReadAhead], std::min(kPush, piece.bytes));
+        touch<false>(piece, pairs.source[i + kReadAhead], std::min(kPush, piece.bytes));
       }
     }
-    if (i + kWriteAhead < count && inside(pools_.destination, destination[i + kWriteAhead])) {
-      for (const Piece& piece : destinations_) touch<true>(piece, destination[i + kWriteAhead], piece.bytes);
+    if (i + kWriteAhead < end && inside(pools_.destination, pairs.destination[i + kWriteAhead])) {
+      for (const Piece& piece : destinations_) {
+        touch<true>(piece, pairs.destination[i + kWriteAhead], piece.bytes);
+      }
     }
   }
 
@@ -62,12 +65,12 @@ class Prefetcher {
   static bool inside(const Pool& pool, int64_t row) { return row >= 0 && row < pool.rows; }
 
   template <bool for_writing>
-  static void touch(const Piece& piece, int64_t row, int64_t bytes) {
-    constexpr int64_t kLine = 64;
+  [[gnu::always_inline]] static void touch(const Piece& piece, int64_t row, int64_t bytes) {
+    constexpr uintptr_t kLine = 64;
     constexpr int kSecondLevel = 2;  // the first-level cache is too small for what is on its way
-    const char* first = piece.data + row * piece.row_stride;
-    for (const char* line = first; line < first + bytes; line += kLine) {
-      __builtin_prefetch(line, for_writing, kSecondLevel);
+    const auto first = reinterpret_cast<uintptr_t>(piece.data + row * piece.row_stride);
+    for (uintptr_t line = first / kLine * kLine; line < first + bytes; line += kLine) {
+      __builtin_prefetch(reinterpret_cast<const void*>(line), for_writing, kSecondLevel);
     }
   }
 
@@ -78,29 +81,31 @@ class Prefetcher {
 // What becomes of a destination whose source row lies beyond the end.
 enum class BeyondEnd { kSkip, kZeros };
 
-// Copies row source[i] of every layer to destination[i]. The layer goes fastest: where a token's rows lie
-// side by side, they are read as one piece.
+// Copies row source[i] of every layer to row destination[i], for all pairs. The layer goes fastest: where a
+// token's rows lie side by side, they are read as one piece.
 template <BeyondEnd beyond_end>
-void copy_rows(const PoolPair& pools, const Prefetcher& prefetcher, const int32_t* source,
-               const int32_t* destination, int64_t count) {
+void copy_rows(const PoolPair& pools, PairList pairs) {
   const size_t layers = pools.source.layers.size();
-  for (int64_t i = 0; i < count; ++i) {
-    prefetcher.look_ahead(source, destination, i, count);
-    const int64_t from = source[i], to = destination[i];
-    if (from < 0 || to < 0 || to >= pools.destination.rows) continue;
-    const bool inside = from < pools.source.rows;
-    if (!inside && beyond_end == BeyondEnd::kSkip) continue;
-    for (size_t l = 0; l < layers; ++l) {
-      const Layer& src = pools.source.layers[l];
-      const Layer& dst = pools.destination.layers[l];
-      char* target = dst.data + to * dst.row_stride;
-      if (inside) {
-        std::memcpy(target, src.data + from * src.row_stride, pools.row_bytes);
-      } else {
-        std::memset(target, 0, pools.row_bytes);
+  const Prefetcher prefetcher(pools);
+  parallel_for(0, pairs.count, rows_per_task(pools), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      prefetcher.look_ahead(pairs, i, end);
+      const int64_t from = pairs.source[i], to = pairs.destination[i];
+      if (from < 0 || to < 0 || to >= pools.destination.rows) continue;
+      const bool inside = from < pools.source.rows;
+      if (!inside && beyond_end == BeyondEnd::kSkip) continue;
+      for (size_t l = 0; l < layers; ++l) {
+        const Layer& src = pools.source.layers[l];
+        const Layer& dst = pools.destination.layers[l];
+        char* target = dst.data + to * dst.row_stride;
+        if (inside) {
+          std::memcpy(target, src.data + from * src.row_stride, pools.row_bytes);
+        } else {
+          std::memset(target, 0, pools.row_bytes);
+        }
       }
     }
-  }
+  });
 }
 
 // Copies `count` consecutive rows of every layer.
