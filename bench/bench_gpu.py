@@ -230,9 +230,8 @@ class Machine:
         moved = requests * MODEL_LAYERS * ROW_BYTES
         graph = captured(count, lambda i: torch.ops.hisparse.mirror_rows(device, host, sources[i], targets[i]))
         floor = moved / self.rates.device_to_host / 1e3 + self.rates.node_us
-        return Bench(
-            "mirror", Sizes(requests, case="resident"), gib, MODEL_LAYERS, count, moved, floor, graph, nothing, (sources, targets)
-        )
+        sizes = Sizes(requests, case="resident")
+        return Bench("mirror", sizes, gib, MODEL_LAYERS, count, moved, floor, graph, nothing, (sources, targets))
 
     def invalidate(self, tokens: int) -> Bench:
         states, count = 256, 32
