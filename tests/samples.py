@@ -51,6 +51,7 @@ class Sample:
 
 
 SAMPLES: list[Sample] = []
+OPS = sorted(name.removeprefix("hisparse::") for name in torch._C._dispatch_get_all_op_names() if "hisparse::" in name)
 
 
 def sample(op: str, case: str) -> Callable[[Callable[[str], tuple[Any, ...]]], None]:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from samples import HOST_ROWS, LAYERS, WIDTH, Sample, of
-from test_contract import OPS, assert_equal
+from comparison import assert_equal
+from samples import HOST_ROWS, LAYERS, OPS, WIDTH, Sample, of
 from torch import Tensor
 from worlds import ints, named_rows
 

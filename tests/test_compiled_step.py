@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from test_contract import assert_equal
+from comparison import assert_equal
 from torch import Tensor, nn
 from worlds import random_world
 

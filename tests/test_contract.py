@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from samples import SAMPLES, Sample, of
+from comparison import assert_equal, bits
+from samples import OPS, SAMPLES, Sample, of
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import ReinplaceCounters
 from torch._inductor.utils import run_and_get_code
@@ -16,27 +17,7 @@ from torch.testing._internal.optests import OpCheckError
 from torch.utils import _pytree as pytree
 from worlds import random_world
 
-OPS = sorted(name.removeprefix("hisparse::") for name in torch._C._dispatch_get_all_op_names() if "hisparse::" in name)
-
 all_samples = pytest.mark.parametrize("sample", SAMPLES, ids=str)
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's bytes: equal where NaNs are, too."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-
-
-def assert_equal(found: Any, expected: Any) -> None:
-    """Bit for bit, whatever the dtype."""
-    found, expected = pytree.tree_leaves(found), pytree.tree_leaves(expected)
-    assert len(found) == len(expected)
-    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-        if not isinstance(one, torch.Tensor):
-            assert one == other
-            continue
-        assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        wrong = (bits(one) != bits(other)).nonzero()
-        assert not wrong.numel(), f"tensor {number} differs first at byte {int(wrong[0])}"
 
 
 def test_every_op_has_samples_and_a_reference() -> None:

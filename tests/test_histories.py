@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from comparison import assert_equal
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-from test_contract import assert_equal
 from torch import Tensor
 from worlds import FIRST_HOST_BLOCK, FIRST_HOT_BLOCK, FIRST_RESIDENT_BLOCK, block_major, ints
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from test_contract import assert_equal
+from comparison import assert_equal
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from worlds import FIRST_HOST_BLOCK, FIRST_HOT_BLOCK, FIRST_RESIDENT_BLOCK

@@ -7,7 +7,7 @@ import copy
 
 import pytest
 import torch
-from test_contract import assert_equal
+from comparison import assert_equal
 from torch import Tensor
 
 from .histories import History, Shape, to

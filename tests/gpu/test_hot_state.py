@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_contract import assert_equal
+from comparison import assert_equal
 from torch import Tensor
 
 from .histories import to

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_contract import assert_equal
+from comparison import assert_equal
 from torch import Tensor
 
 from hisparse_ops import HotState
