@@ -1,4 +1,4 @@
-"""Command line: `python -m spec explore|walk|live`."""
+"""Command line: `python -m spec explore|walk`."""
 
 from .cli import main
 

@@ -9,8 +9,13 @@ from dataclasses import fields, replace
 
 from .bounds import PROFILES, Bounds
 from .explore import Exploration, TooLarge, explore
-from .model import Model
+from .liveness import check_liveness
+from .model import Action, Model
 from .sometimes import Sometimes
+from .walk import WORLD, walk
+
+WALKS_FOR_SITUATIONS = 10  # seeds at most, until every situation has been met
+LIVENESS_EVERY = 20  # states of a walk
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +28,13 @@ def main(arguments: list[str] | None = None) -> int:
     for bound in fields(Bounds):
         if bound.type == "int":
             explorer.add_argument(f"--{bound.name}", type=int, help=f"default {bound.default}, or the profile's")
+    walker = commands.add_parser("walk", help="seeded walks in a larger world, liveness checked on the way")
+    walker.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
+    walker.add_argument("--seeds", type=int, default=10, help="how many (default 10)")
+    walker.add_argument("--steps", type=int, default=3000, help="actions of each walk (default 3000)")
     options = parser.parse_args(arguments)
+    if options.command == "walk":
+        return _walk(Sometimes(), range(options.seed, options.seed + options.seeds), options.steps, liveness=True)
     return _explore(options)
 
 
@@ -49,10 +60,42 @@ def _explore(options: argparse.Namespace) -> int:
         if found.broken:
             print("\n".join([found.message, *map(str, found.story)]), file=sys.stderr)
             return 1
-    if options.profile == "all" and sometimes.missing:
+    if options.profile != "all":
+        return 0
+    wrong = _walk(sometimes, range(WALKS_FOR_SITUATIONS), 2500, liveness=False)
+    if sometimes.missing:
         print("never met: " + "; ".join(sometimes.missing), file=sys.stderr)
         return 1
+    print(f"all {len(sometimes.met)} situations met", file=sys.stderr)
+    return wrong
+
+
+def _walk(sometimes: Sometimes, seeds: range, steps: int, liveness: bool) -> int:
+    """Walks with all families of actions at once, with and without the eager mirror."""
+    for seed in seeds:
+        for bounds in (WORLD, replace(WORLD, mirror=True)):
+            model = Model(bounds)
+            walked = walk(model, seed, steps, sometimes)
+            if walked.broken:
+                print("\n".join([walked.message, *map(str, walked.story)]), file=sys.stderr)
+                return 1
+            if liveness:
+                _check_along(model, walked.story)
+        if liveness:
+            print(
+                f"seed {seed}: 2 walks of {steps:,} actions, liveness from every {LIVENESS_EVERY}th state", flush=True
+            )
+        elif not sometimes.missing:
+            break
     return 0
+
+
+def _check_along(model: Model, story: list[Action]) -> None:
+    state = model.initial()
+    for count, action in enumerate(story):
+        state = model.apply(state, action)
+        if count % LIVENESS_EVERY == 0:
+            check_liveness(model, state)
 
 
 def _progress(found: Exploration) -> None:

@@ -7,13 +7,14 @@ be exactly the model's after the same action. `check_free_queue` holds it to the
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from protocol.abstraction import FOREVER
 
 from spec.invariants import check_state, check_step
 from spec.model import Model, NotEnabled
-from spec.state import COMPLETED, ENQUEUED, FAILED, IMPORTING, RESTORE, Fenced, Request, State, Transfer
+from spec.state import COMPLETED, ENQUEUED, FAILED, IMPORTING, NOBODY, RESTORE, Fenced, Request, State, Transfer
 
 if TYPE_CHECKING:
     from protocol.abstraction import Order
@@ -71,8 +72,9 @@ def _in_the_model(world: World, before: State, action: Action) -> State | None:
             return before
         index = world.ids.index(fact.id)
         transfer = before.transfers[index]
+        importing = transfer.owner != NOBODY and before.requests[transfer.owner].status == IMPORTING
         waits_for_proof = fact.id in world.c._state.transfers.unproven
-        if waits_for_proof or (transfer.kind == RESTORE and fact.kind == "failed"):
+        if importing or waits_for_proof or (transfer.kind == RESTORE and fact.kind == "failed"):
             return None
         told = FACTS[fact.kind]
         truth = tuple([max(p, told if rank == fact.rank else 0) for rank, p in enumerate(transfer.progress)])
@@ -95,7 +97,17 @@ def _entry(t: Transfer) -> tuple[Any, ...]:
     return (t.kind, t.owner, t.page, t.host, t.source, t.gpu, t.leases_gpu, t.known, t.lost)
 
 
-def check_free_queue(before: Order, after: Order, action: Action) -> None:
+def check_news(before: State, action: Action, after: State) -> None:
+    """What nobody reported cannot have become durable."""
+    if action[0] in ("deliver", "seal", "import_end"):
+        return
+    for was, now in zip(before.requests, after.requests, strict=True):
+        for page, later in zip(was.pages, now.pages, strict=False):
+            news = page.host == later.host and later.clean and not page.clean and now.status == was.status
+            assert not news, f"L1: host block {page.host} became durable in {action[0]}, of which nobody has reported"
+
+
+def check_free_queue(before: Order, after: Order, action: Action, state: State) -> None:
     """Blank blocks are taken from the front and given back to the back; readable ones go tail first."""
     if action[0] in ("reset", "restart"):
         return
@@ -103,3 +115,8 @@ def check_free_queue(before: Order, after: Order, action: Action) -> None:
     kept = next((blank[i:] for i in range(len(blank) + 1) if now[: len(blank) - i] == blank[i:]), [])
     back = [block for block in now[len(kept) :] if block in blank]
     assert not back or set(back).isdisjoint(now[: len(kept)]), f"B3: free queue {blank} became {now}"
+    readers = Counter(page.gpu for request in state.requests for page in request.pages if page.gpu)
+    place = {gpu: index for index, gpu in enumerate(after[1])}
+    for request in state.requests:
+        own = [p.gpu for p in request.pages if p.gpu and not p.held and readers[p.gpu] == 1 and p.gpu in place]
+        assert own == sorted(own, key=place.__getitem__, reverse=True), f"a prefix loses its head first: {after[1]}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from protocol.abstraction import abstract, free_order, transfer_ids
 from protocol.ranks import Fact, Memory, Pass, Rank
-from protocol.refinement import check_free_queue, compare, judge
+from protocol.refinement import check_free_queue, check_news, compare, judge
 
 from hisparse_ops.control import Coordinator, CoordinatorConfig
 from hisparse_ops.control.pages import HOLDS_KV
@@ -162,7 +162,8 @@ class World:
         self.state = abstract(self)
         judge(self, before, action, self.state)
         compare(self, before, action, self.state)
-        check_free_queue(order, free_order(self), action)
+        check_news(before, action, self.state)
+        check_free_queue(order, free_order(self), action, self.state)
         self.c.check()
 
     # -- the engine's calls ---------------------------------------------------------------------
