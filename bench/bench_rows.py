@@ -1,4 +1,5 @@
-"""Row copies on the CPU against a memcpy of as many bytes: gather_compact and mirror_rows, 4 layers of 656 bytes."""
+"""Row copies on the CPU against a memcpy of as many bytes, and against the plain reference: gather_compact and
+mirror_rows, 4 layers of 656 bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 from decode_batch import BLOCK, LAYERS, ROW_BYTES, block_major, decode_batch, token_major
 from torch import Tensor
+
+from hisparse_ops import reference
 
 REQUESTS, TOP_K, SLOTS, TOKENS = 32, 2048, 4096, 8192
 MISS_SHARE = 0.05
@@ -36,12 +39,11 @@ class Pools:
         device = (1 + slots // BLOCK) * LAYERS * BLOCK + slots % BLOCK
         return tuple(rows.int().where(self.planned >= 0, -1) for rows in (host, device))
 
-    def gather_compact(self) -> Calls:
-        op, rest = torch.ops.hisparse.gather_compact, (self.starts, self.counts)
+    def gather_compact(self, op: Callable[..., object]) -> Calls:
+        rest = (self.starts, self.counts)
         return [lambda rows=rows: op(self.host, self.device, *rows, *rest) for rows in self.rounds]
 
-    def mirror_rows(self) -> Calls:
-        op = torch.ops.hisparse.mirror_rows
+    def mirror_rows(self, op: Callable[..., object]) -> Calls:
         pairs = [(device[device >= 0], host[host >= 0]) for host, device in self.rounds]
         return [lambda pair=pair: op(self.device, self.host, *pair) for pair in pairs]
 
@@ -59,22 +61,25 @@ class Pools:
 @pytest.fixture(scope="module", params=[True, False], ids=["2 MiB pages", "4 KiB pages"])
 def pools(request: pytest.FixtureRequest) -> Pools:
     pools = Pools(huge_pages=request.param)
-    pools.gather_compact()[0]()
+    pools.gather_compact(torch.ops.hisparse.gather_compact)[0]()
     host, device = pools.rounds[0]
     for source, target in zip(pools.host, pools.device, strict=True):
         assert torch.equal(target[device[device >= 0].long()], source[host[host >= 0].long()])
     return pools
 
 
-@pytest.mark.parametrize("who", ["gather_compact", "memcpy host to device", "mirror_rows", "memcpy device to host"])
-def bench_rows(pools: Pools, who: str, benchmark: Any) -> None:
+@pytest.mark.parametrize("who", ["op", "memcpy", "reference"])
+@pytest.mark.parametrize("op", ["gather_compact", "mirror_rows"])
+def bench_rows(pools: Pools, op: str, who: str, benchmark: Any) -> None:
+    gathers = op == "gather_compact"
+    ways = (pools.host, pools.device) if gathers else (pools.device, pools.host)
     calls = {
-        "gather_compact": pools.gather_compact,
-        "mirror_rows": pools.mirror_rows,
-        "memcpy host to device": lambda: pools.memcpy(pools.host, pools.device),
-        "memcpy device to host": lambda: pools.memcpy(pools.device, pools.host),
+        "op": lambda: getattr(pools, op)(getattr(torch.ops.hisparse, op)),
+        "memcpy": lambda: pools.memcpy(*ways),
+        "reference": lambda: getattr(pools, op)(getattr(reference, op))[:3],
     }[who]()
-    benchmark.group = f"{pools.bytes / 1e6:.1f} MB in rows of {LAYERS} x {ROW_BYTES} bytes"
+    benchmark.group = f"{op}: {pools.bytes / 1e6:.1f} MB in rows of {LAYERS} x {ROW_BYTES} bytes"
     upcoming = iter(calls)
-    benchmark.pedantic(lambda call: call(), setup=lambda: ((next(upcoming),), {}), rounds=ROUNDS - 1, warmup_rounds=1)
+    rounds = len(calls) - 1
+    benchmark.pedantic(lambda call: call(), setup=lambda: ((next(upcoming),), {}), rounds=rounds, warmup_rounds=1)
     benchmark.extra_info["GB/s"] = round(pools.bytes / benchmark.stats["median"] / 1e9, 2)

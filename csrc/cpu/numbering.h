@@ -1,4 +1,4 @@
-// The look-up table of a request: which distinct host rows it asks for.
+// A look-up table of host rows.
 #pragma once
 
 #include <cstdint>
