@@ -174,6 +174,19 @@ class ControlMachine(RuleBasedStateMachine):
         tokens = data.draw(st.integers(max(1, who.computed), len(who.tokens)))
         fired("import" if self.engine.begin_import(name, tokens).ok else "import refused")
 
+    @rule(family=st.integers(0, 1), shared=st.sampled_from([8, 17, 40]))
+    def import_what_is_published(self, family: int, shared: int) -> None:
+        """A prefix that others have computed here: its last page is copied in host memory."""
+        tokens = [family] * shared + [100 + self.names]
+        name = f"r{self.names}"
+        self.names += 1
+        size = self.engine.shape.block_size
+        if self.engine.admit(name, tokens, len(tokens), reuse=size).ok:
+            who = self.engine.live[name]
+            known = self.engine.c.cached_tokens(who.hashes(shared, size))
+            if known > who.computed and self.engine.begin_import(name, known).ok:
+                fired("import of what is published")
+
     @precondition(lambda self: any(self.engine.may_write(name) for name in self.engine.importing))
     @rule(data=st.data(), pages=st.sampled_from([None, None, 0, 2]), replay=st.integers(0, 1))
     def end_import(self, data: st.DataObject, pages: int | None, replay: int) -> None:
@@ -288,6 +301,7 @@ MUST_FIRE = [
     "drop",
     "foreign",
     "import",
+    "import of what is published",
     "import ok",
     "import failed",
     "import refused",
