@@ -2,7 +2,8 @@
 #
 #   make demo    the main job: long requests on a device pool too small for them
 #   make test    all tests that need no GPU            make lint    style, types
-#   make bench   ops and control plane, timed          make clean   remove what make made
+#   make bench   ops and control plane, timed          make spec    the protocol model, every state within bounds
+#   make mutants faults that the tests must notice     make clean   remove what make made
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc hisparse_ops -type f -not -name '*.pyc')
 
-.PHONY: demo test lint bench format clean
+.PHONY: demo test lint bench spec mutants format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.package
@@ -32,6 +33,13 @@ format: $(VENV)/.package
 
 bench: $(VENV)/.package
 	$(BIN)/pytest bench --benchmark-columns=min,median,stddev,rounds
+
+spec: $(VENV)/.package
+	$(BIN)/python -m spec explore --profile all
+	$(BIN)/python -m spec walk
+
+mutants: $(VENV)/.package
+	cd tests && ../$(BIN)/python -m mutants
 
 clean:
 	rm -rf $(VENV) build dist
