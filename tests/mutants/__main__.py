@@ -28,6 +28,13 @@ def main() -> int:
     first = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     seeds = list(range(first, first + options.seeds))
     print(f"seeds {seeds[0]} .. {seeds[-1]}; {len(chosen)} mutants")
+    for outcome in run(None, seeds, options.seconds):
+        if outcome.killed_by:
+            print(
+                f"the code itself goes wrong on seed {outcome.seed}: {outcome.killed_by} Mend that first.",
+                file=sys.stderr,
+            )
+            return 2
     survived, families = [], Counter[str]()
     for mutant in chosen:
         try:

@@ -19,7 +19,7 @@ from mutants.of_control import Mutant
 
 ROOT = Path(__file__).parents[2]
 CONTROL = ROOT / "hisparse_ops" / "control"
-STEPS = 4000  # of a walk; then the next world
+STEPS = 1200  # of a walk; then the next world
 SECONDS = 10.0  # for one seed
 
 

@@ -23,6 +23,7 @@ WEIGHTS = {
     "finish": 0.3, "abort": 0.05, "preempt": 0.15, "lose": 0.15, "stranger": 0.2, "query": 0.3, "reset": 0.02,
     "restart": 0.02, "import_begin": 0.7, "import_write": 4, "import_end": 1,
 }  # fmt: skip
+TROUBLE = ("lose", "stranger", "reset", "restart", "preempt")
 REPEATED = 0.15  # of the reports that are delivered, how many come again
 
 
@@ -103,9 +104,9 @@ def _step(world: World, draw: random.Random) -> Action:
         if name in world.arrivals or player.record.incoming is not None or player.draft or draw.random() < 0.15:
             continue
         drafts = draw.choice([0, 0, 1]) if world.bounds.drafts else 0
-        skipped = int(world.bounds.faults and world.bounds.mirror and draw.random() < 0.02)
+        skipped = int(world.bounds.faults and world.bounds.mirror and draw.random() < 0.02 * world.setup.unrest)
         counts.append((name, draw.randint(0 if drafts else 1, world.setup.step_rows), drafts, skipped))
-    return ("step", tuple(counts), int(world.bounds.faults and draw.random() < 0.03))
+    return ("step", tuple(counts), int(world.bounds.faults and draw.random() < 0.03 * world.setup.unrest))
 
 
 def _imports(world: World, draw: random.Random) -> list[Action]:
@@ -139,11 +140,12 @@ def play(setup: Setup, seed: int, steps: int, seconds: float = math.inf) -> Stor
     """A seeded walk of the real coordinator; stops at the first thing that is wrong, or when time is up."""
     draw, world, story = random.Random(seed), World(setup), Story(setup, seed)
     end = time.monotonic() + seconds
+    weights = {kind: weight * (setup.unrest if kind in TROUBLE else 1) for kind, weight in WEIGHTS.items()}
     for _ in range(steps):
         if time.monotonic() > end:
             break
         options = enabled(world, draw)
-        action = draw.choices(options, [WEIGHTS[option[0]] for option in options])[0]
+        action = draw.choices(options, [weights[option[0]] for option in options])[0]
         story.actions.append(action)
         story.counts[action[0]] += 1
         story.wrong = wrong_with(world, action)
@@ -164,6 +166,7 @@ _COMMON = Bounds(requests=8, pages=10, rows=2, shared=4, transfers=10_000, one_a
 _FAMILIES = replace(_COMMON, faults=True, drafts=True, imports=True)
 SETUPS = {
     "mirrored": Setup(replace(_FAMILIES, gpu=46, host=32, keys=1, mirror=True)),
+    "restless": Setup(replace(_FAMILIES, gpu=31, host=18, keys=1, mirror=True), live=2, overdue_after=4, unrest=5.0),
     "copied": Setup(replace(_FAMILIES, gpu=62, host=30, groups=2, keys=1, hot=2, ranks=2)),
     "squeezed": Setup(replace(_COMMON, gpu=31, host=26, keys=1, mirror=True), live=2),
     "single rows": Setup(replace(_FAMILIES, rows=1, gpu=42, host=26, keys=1, mirror=True), step_rows=3),

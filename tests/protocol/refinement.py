@@ -112,9 +112,8 @@ def check_free_queue(before: Order, after: Order, action: Action, state: State) 
     if action[0] in ("reset", "restart"):
         return
     blank, now = before[0], after[0]
-    kept = next((blank[i:] for i in range(len(blank) + 1) if now[: len(blank) - i] == blank[i:]), [])
-    back = [block for block in now[len(kept) :] if block in blank]
-    assert not back or set(back).isdisjoint(now[: len(kept)]), f"B3: free queue {blank} became {now}"
+    taken = next(i for i in range(len(blank) + 1) if now[: len(blank) - i] == blank[i:])
+    assert set(blank[:taken]).isdisjoint(now), f"B3: the free queue {blank} became {now}"
     readers = Counter(page.gpu for request in state.requests for page in request.pages if page.gpu)
     place = {gpu: index for index, gpu in enumerate(after[1])}
     for request in state.requests:

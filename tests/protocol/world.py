@@ -45,6 +45,8 @@ class Setup:
     step_rows: int = 2  # rows a step may write for one request
     overdue_after: int = 12
     spill_budget: int = 2
+    restore_budget: int = 1
+    unrest: float = 1.0  # how much more often than usual something goes wrong
 
     @property
     def block_size(self) -> int:
@@ -80,6 +82,7 @@ class Setup:
             eager_mirror=self.bounds.mirror,
             overdue_after=self.overdue_after,
             spill_budget=self.spill_budget,
+            restore_budget=self.restore_budget,
         )
 
 
@@ -120,6 +123,8 @@ class World:
             host_order=range(FIRST_HOST_BLOCK, FIRST_HOST_BLOCK + host),
         )
         self.epoch = 0
+        self.leased: set[int] = set()  # host blocks that the next plan must name as recycled
+        self.recycled: frozenset[int] = frozenset()
         self.leaving: int | None = None  # the slot of the request that the action ends
         self.players: dict[str, Player] = {}
         self.arrivals: dict[str, Arrival] = {}
@@ -162,6 +167,7 @@ class World:
         self.state = abstract(self)
         judge(self, before, action, self.state)
         compare(self, before, action, self.state)
+        self._check_recycled(before, action)
         check_news(before, action, self.state)
         check_free_queue(order, free_order(self), action, self.state)
         self.c.check()
@@ -195,6 +201,7 @@ class World:
             passes.append(Pass(player.row, start, end, self.tags(player.slot, end, drafts), min(skipped, end - start)))
             player.computed, player.draft = end, drafts
         plan = self.c.plan_step(scheduled)
+        self.recycled = frozenset(plan.recycled)
         for name, *_ in scheduled:
             self.players[name].planned = plan.sequence
         spills = [t.id for t in plan.transfers if t.kind is TransferKind.SPILL]
@@ -324,12 +331,30 @@ class World:
 
     # -------------------------------------------------------------------------------------------
 
+    def _check_recycled(self, before: State, action: Action) -> None:
+        """S18: every host block that was leased anew is named by the next plan, to be invalidated."""
+        if action[0] in ("reset", "restart"):
+            self.leased.clear()
+            return
+        hashed = {host for _, host in before.prefix}
+        unhashed = hashed - {host for _, host in self.state.prefix}
+        for host, (was, now) in enumerate(zip(before.host_refs, self.state.host_refs, strict=True)):
+            if now and not was and (host not in hashed or host in unhashed):
+                self.leased.add(FIRST_HOST_BLOCK - 1 + host)
+        if action[0] == "step":
+            missing = self.leased - self.recycled
+            assert not missing, f"S18: host blocks {sorted(missing)} were leased anew, and no plan says so"
+            self.leased.clear()
+
     def _check_tables(self) -> None:
         """B13: what the worker was told is where control stands, for every live request. What control gave
         up as overdue while it made the plan is told with the next one."""
         later = self.c._state.changes.pages
         for player in self.players.values():
             line = self.memory.table.get(player.row)
+            known = len(player.record.pages.table)
+            stale = [i for i, e in line.pages.items() if i >= known and (e.host_block or e.gpu_blocks)] if line else []
+            assert not stale, f"B13: state row {player.row} still has pages {stale} of an earlier owner"
             for page in [page for page in player.record.pages.table if page not in later]:
                 entry = line.pages.get(page.index) if line is not None else None
                 kv = page.kv.blocks if page.kv is not None else ()
