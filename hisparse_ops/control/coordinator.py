@@ -173,9 +173,8 @@ class Coordinator:
 
     def apply(self, report: RankReport) -> None:
         """Take in a rank's report. Repeated, late, split or foreign parts change nothing."""
-        if report.epoch == self._state.epoch:
-            self._publisher.apply(report)
-            self._imports.apply(report)
+        self._publisher.apply(report)
+        self._imports.apply(report)
 
     def step_done(self, sequence: int) -> None:
         """Every rank's device work of step `sequence` has ended."""

@@ -16,7 +16,7 @@ it exists, and one on its KV lease where the table says "held".
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 from .errors import ControlError
 from .gpu_pool import Lease
@@ -24,7 +24,7 @@ from .metrics import Totals
 from .types import HostBlock, TransferId
 
 
-class PageState(Enum):
+class PageState(StrEnum):  # of strings, because hashing those is cheap
     FRESH = "fresh"
     SPILLING = "spilling"
     CLEAN_PINNED = "clean-pinned"

@@ -7,6 +7,8 @@ request squeezable to its charge, so an allocation within it succeeds, at once o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .pages import PageState
 from .policy import Candidate, Policy
 from .request import Fate, Request
@@ -25,11 +27,11 @@ class Pressure:
         """See that `needed` GPU blocks can be leased; else why not. `grower` asks for them."""
         if not self._state.config.host_tier:
             return self._room_without_host(needed, grower)
-        while self._state.gpu.free - needed < self.reserve():
-            if self._squeeze_one():
-                continue
+        gpu = self._state.gpu
+        self._squeeze_until(lambda: gpu.free - needed >= self.reserve())
+        while gpu.free - needed < self.reserve():
             coming = self.coming()
-            if self._state.gpu.free + coming - needed >= self.reserve():
+            if gpu.free + coming - needed >= self.reserve():
                 return RefusalReason.PENDING
             if not self._move_one(grower, at_a_loss=True):
                 return RefusalReason.PENDING if coming or self._unsettled() else RefusalReason.GPU_BLOCKS
@@ -37,11 +39,10 @@ class Pressure:
 
     def relieve(self) -> None:
         """Once a step: give up clean pages and move requests until the forecast is above the mark."""
-        while self._policy.pressure(self._state.gpu.free):
-            if self._squeeze_one():
-                continue
-            enough = not self._policy.pressure(self._state.gpu.free + self.coming())
-            if enough or not self._move_one(None, at_a_loss=False):
+        gpu, pressure = self._state.gpu, self._policy.pressure
+        self._squeeze_until(lambda: not pressure(gpu.free))
+        while pressure(gpu.free) and pressure(gpu.free + self.coming()):
+            if not self._move_one(None, at_a_loss=False):
                 break
 
     def bring_back(self) -> None:
@@ -81,16 +82,16 @@ class Pressure:
             return None
         return RefusalReason.PENDING if self._state.fence.resting_gpu else RefusalReason.GPU_BLOCKS
 
-    def _squeeze_one(self) -> bool:
-        """Give up the clean pages of the moved request that has most of them; whether it had any."""
-        most = max(self._state.moved, key=Request.unpinnable_count, default=None)
-        return most is not None and self._squeeze(most)
+    def _squeeze_until(self, enough: Callable[[], bool]) -> None:
+        """Give up the clean pages of moved requests, those moved first coming first."""
+        for request in self._state.moved:
+            if enough():
+                return
+            self._squeeze(request)
 
-    def _squeeze(self, request: Request) -> bool:
-        pages = request.unpinnable()
-        for page in pages:
+    def _squeeze(self, request: Request) -> None:
+        for page in request.unpinnable():
             self._residency.unpin(request, page)
-        return bool(pages)
 
     def _move_one(self, grower: Request | None, at_a_loss: bool) -> bool:
         """Grant one request its hot region and give up its clean pages; whether one was moved.

@@ -110,7 +110,7 @@ class Request:
     def unpinnable(self) -> list[Page]:
         """The clean pages that may be given up, tail first. None during an import: if it fails,
         other pages are the last ones."""
-        if self.incoming is not None:
+        if not self.unpinnable_count():
             return []
         last = len(self.pages) - WRITABLE_PAGES
         clean = self.pages.in_state[PageState.CLEAN_PINNED]

@@ -9,7 +9,7 @@ import pytest
 from control.fake_engine import FakeEngine, Shape, config
 
 from hisparse_ops.control import Coordinator
-from hisparse_ops.control.types import Extended, Limits, RefusalReason, Refused
+from hisparse_ops.control.types import Extended, HotDelta, Limits, RefusalReason, Refused
 
 LONG = 80  # tokens of 20 pages: 60 blocks if resident; index keys 20, hot region 4 and window 10 if not
 
@@ -129,6 +129,20 @@ def test_pressure_moves_one_request_at_a_time_the_one_that_frees_most() -> None:
     assert engine.c.snapshot().requests["host-readable"] == 1
 
 
+def test_what_is_on_its_way_counts_before_a_second_request_is_moved() -> None:
+    engine = FakeEngine(Shape(num_blocks=108, host_blocks=201), config(eager_mirror=False))
+    for name, tokens in (("a", 76), ("b", 60)):
+        engine.admit(name, list(range(ord(name), ord(name) + LONG)), prompt=4)
+        for _ in range(tokens // 4):
+            engine.plan({name: 4})
+            engine.execute_all()
+    engine.plan()
+    assert engine.c.is_host_readable("a") and not engine.c.is_host_readable("b")
+    assert engine.c.snapshot().pages["clean-unpinned"] == 0, "its spills are still under way"
+    engine.settle()
+    assert engine.c.snapshot().requests["host-readable"] == 1
+
+
 def test_all_requests_under_pressure_at_once_do_not_all_move() -> None:
     engine = FakeEngine(Shape(num_blocks=16 * 17 * 3 + 20, host_blocks=801), config(max_requests=16))
     for i in range(16):
@@ -154,6 +168,19 @@ def test_unpinned_pages_are_lost_tail_first() -> None:
     assert host_only == list(range(18 - lost, 18)), "of pages 0 .. 17, the last ones"
 
 
+def test_pages_that_become_clean_later_are_lost_before_those_nearer_to_the_head() -> None:
+    engine = FakeEngine(Shape(num_blocks=201))
+    engine.admit("a", list(range(LONG)), prompt=4)
+    engine.run("a", until=60)
+    engine.scarce()
+    engine.step()
+    engine.run("a")
+    engine.step()
+    leases = engine.c._state.gpu.readable_leases()
+    pages = {page.kv: page.index for page in engine.c._state.live["a"].pages.table}
+    assert [pages[lease] for lease in leases] == list(range(17, -1, -1))
+
+
 def test_hot_regions_are_given_back_when_there_is_room_again() -> None:
     engine = FakeEngine(Shape(num_blocks=121, host_blocks=121))
     for name in ("a", "b"):
@@ -164,8 +191,9 @@ def test_hot_regions_are_given_back_when_there_is_room_again() -> None:
     moved, resident = ("a", "b") if engine.c.is_host_readable("a") else ("b", "a")
     assert not engine.c.fully_resident(moved), "some of its pages are lost"
     engine.finish(resident)
-    for _ in range(10):
-        engine.step()
+    row = engine.live[moved].row
+    told = [delta for _ in range(10) for delta in engine.step().hot]
+    assert told == [HotDelta(row, ())], "and the workers hear of it"
     assert engine.c.fully_resident(moved) and not engine.c.is_host_readable(moved)
     totals = engine.c.snapshot().totals
     assert totals.restored_pages == totals.lost_pages and totals.returned_requests == 1

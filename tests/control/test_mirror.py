@@ -66,6 +66,15 @@ def test_reports_out_of_order_prove_the_pages_that_only_they_wrote(proof: Mirror
     assert proof.covers(request_.pages[1]) and not proof.covers(request_.pages[0])
 
 
+def test_a_page_needs_the_proof_of_every_step_that_wrote_it(proof: MirrorProof, request_: Request) -> None:
+    for sequence in (0, 1, 2):
+        write(proof, request_, sequence, 1, 0, 0)
+    for sequence in (0, 2):
+        for writer in WRITERS:
+            proof.report(writer, sequence, (1,))
+    assert not proof.covers(request_.pages[0])
+
+
 def test_a_page_written_again_needs_the_later_proof_too(proof: MirrorProof, request_: Request) -> None:
     """Fault 54: rows of rejected drafts are written by more than one step."""
     for sequence in (0, 1):

@@ -102,6 +102,25 @@ def test_an_overdue_restore_leaves_the_page_on_the_host() -> None:
     engine.run("b")
 
 
+def test_a_restore_is_over_when_every_rank_has_it() -> None:
+    """Ranks that do not write host memory read it."""
+    engine = FakeEngine(settings=config(ranks=(0, 1), writer_ranks=(0,)))
+    engine.admit("a", [*PROMPT, 100], prompt=16, step=16)
+    engine.run("a")
+    engine.finish("a")
+    engine.settle(2)
+    for block in [block for block, _ in engine.c._state.kv_copies.items()]:
+        engine.c._state.kv_copies.drop(block)
+    engine.admit("b", [*PROMPT, 100], prompt=17)
+    engine.plan()
+    engine.execute_all()
+    for rank in (0, 1):
+        assert engine.c.snapshot().pages["restoring"] == 4
+        for report in [report for report in engine.mail if report.rank == rank]:
+            engine.c.apply(report)
+    assert engine.c.snapshot().pages["clean-pinned"] == 4
+
+
 def test_a_rank_that_writes_no_host_memory_has_no_say_in_spills() -> None:
     engine = FakeEngine(settings=config(ranks=(0, 1), writer_ranks=(0,)))
     spilling(engine)
@@ -235,6 +254,19 @@ def test_fault_24_a_step_without_tokens_moves_pending_work_on() -> None:
     engine.step({"a": 16})
     plan = engine.plan()
     assert [transfer.kind for transfer in plan.transfers] == [TransferKind.SPILL] * 4 and not plan.envelopes
+
+
+def test_reports_from_before_a_reset_mean_nothing_after_it() -> None:
+    engine = FakeEngine(settings=config(eager_mirror=False))
+    spilling(engine)
+    engine.copy_engines()
+    late, engine.mail = engine.mail, []
+    engine.reset()
+    spilling(engine)
+    for report in late:
+        engine.c.apply(report)
+    assert engine.c.snapshot().pages["spilling"] == 4 and engine.c.snapshot().published == 0
+    engine.check()
 
 
 def test_an_id_used_again_does_not_inherit_old_reports() -> None:
