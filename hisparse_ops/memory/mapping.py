@@ -57,8 +57,12 @@ class Mapping:
 
 
 def private_mapping(size: int) -> Mapping:
-    """Anonymous memory of this process."""
-    return Mapping(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), writer=True, path=None)
+    """Anonymous memory of this process, in huge pages where the kernel has them: rows are read at random, and
+    then address translation binds; a GPU driver also registers it in half the time."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without them refuses the advice; the memory is good all the same
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return Mapping(memory, writer=True, path=None)
 
 
 def _building_name(path: Path) -> Path:
