@@ -111,15 +111,15 @@ class Coordinator:
 
     def seal(self, request_id: RequestId, final_tokens: int, token_hashes: Sequence[TokenHash] = ()) -> None:
         """Positions below `final_tokens` are final: no draft, no row that will be computed again.
-        `token_hashes` are those of the pages that have become full since admission or the last
-        call."""
+        `token_hashes` are those of the pages that have become full of known tokens since admission
+        or the last call."""
         request = self._computing(request_id)
         if not request.final_tokens <= final_tokens <= request.computed:
             raise ValueError(
                 f"final_tokens: expected {request.final_tokens} .. {request.computed} (computed), got {final_tokens}"
             )
-        request.final_tokens = final_tokens
         sealed = final_tokens // self._block_size
+        request.final_tokens = final_tokens
         if not token_hashes and sealed == request.sealed_pages:
             return
         if self._config.host_tier:
@@ -286,7 +286,7 @@ class Coordinator:
         if self._config.host_tier:
             available = state.host.free - state.ledger.others_reserved(request)
             if new_pages > available:
-                coming = state.fence.resting_host or state.detached or state.transfers.active
+                coming = self._pressure.host_coming()
                 return Refused(RefusalReason.PENDING if coming else RefusalReason.HOST_BLOCKS, new_pages, available)
         needed = new_pages * state.ledger.page_blocks
         reason = self._pressure.make_room(needed, request)

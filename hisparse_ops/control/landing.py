@@ -1,11 +1,11 @@
 """Where the pages of a prefix hit are put when a request is admitted.
 
-| landing  | when                                              | pages of the hit                         |
-|----------|---------------------------------------------------|------------------------------------------|
-| resident | all of it fits above the watermark, or the request | adopted where a GPU copy is readable,    |
-|          | must be resident (it is charged for all of it)     | else restored by the next step           |
-| host     | otherwise                                         | host-only, read through a hot region;    |
-|          |                                                   | adopted where somebody pins a copy anyway |
+| landing  | when                                               | pages of the hit                          |
+|----------|----------------------------------------------------|-------------------------------------------|
+| resident | all of it fits above the watermark, or the request | adopted where a GPU copy is readable,     |
+|          | must be resident (it is charged for all of it)     | else restored by the next step            |
+| host     | otherwise                                          | host-only, read through a hot region;     |
+|          |                                                    | adopted where somebody pins a copy anyway |
 """
 
 from __future__ import annotations

@@ -51,6 +51,21 @@ DURABLE = frozenset({_S.CLEAN_PINNED, _S.CLEAN_UNPINNED, _S.HOST_ONLY})
 NEVER_WRITTEN = -1
 
 
+class Source(StrEnum):
+    """Where the workers' tables say that a page is read."""
+
+    GPU = "GPU"
+    HOST = "host"
+    NOWHERE = "nowhere"
+
+
+SOURCE = {
+    **dict.fromkeys(READ_FROM_GPU, Source.GPU),
+    _S.HOST_ONLY: Source.HOST,
+    _S.IMPORT_HOLE: Source.NOWHERE,
+}
+
+
 class Page:
     """One page. `kv` is the lease it is read from on the GPU, `keys` its index keys' lease."""
 
@@ -139,7 +154,7 @@ class RequestPages:
         before, page.state = page.state, state
         self.in_state[before].discard(page.index)
         self.in_state[state].add(page.index)
-        if (before in READ_FROM_GPU) != (state in READ_FROM_GPU):
+        if SOURCE[before] is not SOURCE[state]:
             self._note(page)
 
     def lose(self, page: Page) -> None:

@@ -65,6 +65,12 @@ class Pressure:
         detached = sum(len(request.pages) - request.frontier for request in state.detached)
         return state.fence.resting_gpu + (moved + orphans) * groups + detached * state.ledger.page_blocks
 
+    def host_coming(self) -> bool:
+        """Whether steps, transfers or publications under way will free host blocks."""
+        state = self._state
+        leaving = any(not transfer.request.live for transfer in state.transfers.active.values())
+        return bool(state.fence.resting_host or state.detached or state.transfers.copies or leaving)
+
     def reserve(self) -> int:
         """Blocks to leave alone: a hot region, while a live request may need one."""
         return self._state.ledger.hot_cost if self._state.movable else 0

@@ -9,7 +9,7 @@ import pytest
 from hisparse_ops.control.errors import ControlError
 from hisparse_ops.control.gpu_pool import Lease
 from hisparse_ops.control.metrics import Totals
-from hisparse_ops.control.pages import BORN_AS, MOVES, READ_FROM_GPU, PageState, RequestPages, TableChanges
+from hisparse_ops.control.pages import BORN_AS, MOVES, PageState, RequestPages, TableChanges
 from hisparse_ops.control.types import GpuBlock, HostBlock
 
 S = PageState
@@ -78,7 +78,13 @@ def test_workers_hear_of_a_move_exactly_if_the_page_is_read_from_elsewhere(
     page = page_in(pages, before)
     changes.pages.clear()
     pages.move(page, after)  # type: ignore[arg-type]
-    assert bool(changes.pages) == ((before in READ_FROM_GPU) != (after in READ_FROM_GPU))
+    assert bool(changes.pages) == (read_from(before) != read_from(after))
+
+
+def read_from(state: PageState) -> str:
+    if state is S.IMPORT_HOLE:
+        return "nowhere"
+    return "host" if state is S.HOST_ONLY else "GPU"
 
 
 def test_a_request_without_a_row_has_nothing_to_tell(pages: RequestPages, changes: TableChanges) -> None:

@@ -193,9 +193,13 @@ def test_twins_are_published_once() -> None:
     engine = FakeEngine(Shape(num_blocks=201))
     for name in ("a", "b"):
         engine.admit(name, [*PROMPT, ord(name)], prompt=24)
-    for _ in range(5):
-        engine.step({"a": 8, "b": 8})
+    for _ in range(4):
+        engine.step({"a": 8})
+    blocks = [engine.c._state.prefix.get(token_hash) for token_hash in hashes()]
+    for _ in range(4):
+        engine.step({"b": 8})
     assert engine.c.snapshot().published == 6
+    assert [engine.c._state.prefix.get(token_hash) for token_hash in hashes()] == blocks, "the first stays"
     for name in ("a", "b"):
         engine.finish(name)
     engine.settle()
