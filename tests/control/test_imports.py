@@ -51,6 +51,21 @@ def test_fault_49_lengths_around_page_boundaries(tokens: int, host: bool, replay
     assert engine.c.cached_tokens(who.hashes(tokens + more, SIZE)) == (tokens + more) // SIZE * SIZE
 
 
+def test_b13_a_host_landing_is_told_although_a_step_was_planned_while_it_was_under_way() -> None:
+    """The step says of its pages that they lie nowhere; the one after the import must say where they lie."""
+    engine = FakeEngine(Shape(num_blocks=201))
+    engine.scarce(True)
+    begin(engine, 4 * SIZE, more=60)
+    early = engine.plan({})
+    assert {delta.host_block for delta in early.residency} == {0}, "nothing may be read yet"
+    engine.transport("a")
+    engine.end_import("a", ok=True, replay=0)
+    told = {delta.page: delta.host_block for delta in engine.plan({"a": 1}).residency}
+    assert engine.c.is_host_readable("a")
+    assert all(told[page] for page in range(4))
+    engine.execute_all()  # the workers check every row that they read
+
+
 @pytest.mark.parametrize("first", ["end", "request"], ids=["import ends first", "request leaves first"])
 @pytest.mark.parametrize("leave", ["finish", "preempt"])
 def test_fault_31_half_an_import_fails_and_both_release_paths_run(first: str, leave: str) -> None:

@@ -297,8 +297,13 @@ MUTANTS = [
     ),
     # -- what the workers are told
     Mutant(
+        "an import that lands on the host is not told", "tables", "pages.py",
+        "        if SOURCE[before] is not SOURCE[state]:",
+        "        if (before in READ_FROM_GPU) != (state in READ_FROM_GPU):",
+    ),
+    Mutant(
         "a page that lost its blocks is not told", "tables", "pages.py",
-        "        if (before in READ_FROM_GPU) != (state in READ_FROM_GPU):\n            self._note(page)",
+        "        if SOURCE[before] is not SOURCE[state]:\n            self._note(page)",
         "        if state in READ_FROM_GPU and before not in READ_FROM_GPU:\n            self._note(page)",
     ),
     Mutant(

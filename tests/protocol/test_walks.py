@@ -25,6 +25,10 @@ def test_walks_go_right(name):
         right(name, play(SETUPS[name], seed, SHORT))
 
 
+def test_a_tail_whose_restore_is_given_up_is_read_by_nobody():
+    right("copied", play(SETUPS["copied"], 5, SHORT))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETUPS)
 @pytest.mark.parametrize("seed", range(100, 112))

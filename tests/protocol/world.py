@@ -17,7 +17,7 @@ from protocol.ranks import Fact, Memory, Pass, Rank
 from protocol.refinement import check_free_queue, check_news, compare, judge
 
 from hisparse_ops.control import Coordinator, CoordinatorConfig
-from hisparse_ops.control.pages import HOLDS_KV
+from hisparse_ops.control.pages import HOLDS_KV, PageState
 from hisparse_ops.control.request import Request
 from hisparse_ops.control.types import (
     NO_HOST_BLOCK,
@@ -361,6 +361,7 @@ class World:
                 assert entry is not None, f"B13: page {page.index} of {player.id} was never told"
                 assert entry.gpu_blocks == kv, f"B13: page {page.index} of {player.id}: {entry.gpu_blocks}, not {kv}"
                 assert entry.indexer_blocks == page.keys.blocks, f"B13: keys of page {page.index} of {player.id}"
-                holes = player.record.incoming.pages if player.record.incoming is not None else []
-                if page not in holes:
+                if page.state is PageState.IMPORT_HOLE:  # on its way, or given up: nobody may read it
+                    assert not entry.host_block and not player.record.readable, f"B13: {player.id} reads a hole"
+                else:
                     assert entry.host_block == page.host, f"B13: page {page.index} of {player.id} was told as nowhere"
