@@ -22,6 +22,7 @@ from hisparse_ops.engine.scheduler import Scheduler, Slice
 from hisparse_ops.memory.host_pool import HostPool
 from hisparse_ops.memory.kv_pool import KVPool
 from hisparse_ops.memory.layout import Layout, ModelSpec
+from hisparse_ops.worker.errors import UnreadableError
 from hisparse_ops.worker.sparse_kv import SparseKV
 from hisparse_ops.worker.worker import Worker
 
@@ -199,13 +200,21 @@ class Engine:
             host_peak_bytes=counters["host_bytes"],
         )
 
-    def _forward(self, s: Slice) -> Tensor:
-        kv = self._worker.kv(s.state_row, s.start, s.end - s.start, prefill=s.prefill)
+    def _forward(self, s: Slice) -> Tensor | None:
+        """Logits of the slice's last row; None if a page of its context did not arrive."""
+        try:
+            kv = self._worker.kv(s.state_row, s.start, s.end - s.start, prefill=s.prefill)
+        except UnreadableError:
+            return None
         return self._model.forward(kv, s.request.tokens(s.start, s.end))
 
-    def _accept(self, s: Slice, logits: Tensor) -> None:
-        """The slice's rows exist; at the last known token its logits give the next one (greedy)."""
+    def _accept(self, s: Slice, logits: Tensor | None) -> None:
+        """The slice's rows exist; at the last known token its logits give the next one (greedy). A request whose
+        context did not arrive starts again from what is published."""
         request = s.request
+        if logits is None:
+            self._scheduler.preempt(request)
+            return
         request.computed = s.end
         if s.end == request.num_tokens:
             request.output.append(int(logits.argmax()))

@@ -54,7 +54,8 @@ class Scheduler:
             if request.phase is not Phase.RUNNING:
                 continue  # preempted just now for the sake of an earlier one
             end = request.next_end(self._chunk)
-            if end - request.computed <= budget and self._make_room(request, end):
+            readable = self._coordinator.is_readable(request.id)  # else control is about to grant it a hot region
+            if readable and end - request.computed <= budget and self._make_room(request, end):
                 slices.append(self._slice(request, end))
                 budget -= end - request.computed
         while self.waiting and self.preemptions == preemptions and self._admit(self.waiting[0]):
@@ -105,12 +106,12 @@ class Scheduler:
             if answer.reason is RefusalReason.PENDING:
                 return False
             victim = self.running[-1]
-            self._preempt(victim)
+            self.preempt(victim)
             if victim is request:
                 return False
         return True
 
-    def _preempt(self, request: Request) -> None:
+    def preempt(self, request: Request) -> None:
         """Give back all it holds; it waits at the front and computes its rows again (or finds them published)."""
         self._coordinator.preempt(request.id)
         self.running.remove(request)

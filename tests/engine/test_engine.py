@@ -14,6 +14,9 @@ from hisparse_ops.control.admission import AdmissionLedger
 from hisparse_ops.control.types import Limits
 from hisparse_ops.engine import Engine, EngineConfig, Phase, Request
 from hisparse_ops.memory.layout import LayoutError, plan_layout
+from hisparse_ops.worker.errors import UnreadableError
+from hisparse_ops.worker.page_copies import PageCopies
+from hisparse_ops.worker.worker import Worker
 
 TOP_K = 8
 CONTEXT = 112
@@ -235,3 +238,62 @@ class TestBadInput:
     def test_abort_of_an_unknown_request(self):
         with start(model(), resident_layout(model()), 32) as engine, pytest.raises(KeyError):
             engine.abort("nobody")
+
+
+def one_long_among_short() -> list[Request]:
+    """When the short ones have ended there is room again, and the long one's pages come back from the host."""
+    long, *short = prompts(4, 80)
+    return [Request("long", long, 40), *(Request(str(i), text, 4) for i, text in enumerate(short))]
+
+
+def layout_of(toy: ToyModel, share: float):
+    """A device pool of `share` times one fully resident request."""
+    anything = plan_layout(toy.spec, 1 << 24, 1 << 24)
+    blocks = int(share * anything.request_blocks(CONTEXT))
+    return plan_layout(toy.spec, blocks * anything.block_bytes, 1 << 22)
+
+
+def test_pages_that_come_back_from_the_host_change_no_bit(monkeypatch):
+    restored = []
+    restore = PageCopies.restore
+    monkeypatch.setattr(PageCopies, "restore", lambda self, pages: restored.extend(pages) or restore(self, pages))
+    toy, chunk = model(block_size=4), 8
+    requests = one_long_among_short()
+    decode(toy, layout_of(toy, 1.3), requests, chunk)
+    assert restored
+    assert_same(requests, alone(toy, requests, chunk))
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_restore_that_fails_changes_no_bit(monkeypatch, failures):
+    """The pages go on being read from the host."""
+    attempts = []
+    restore = PageCopies.restore
+    monkeypatch.setattr(
+        PageCopies,
+        "restore",
+        lambda self, pages: (attempts.append(pages) or len(attempts) > failures) and restore(self, pages),
+    )
+    toy, chunk = model(block_size=4), 8
+    requests = one_long_among_short()
+    decode(toy, layout_of(toy, 1.3), requests, chunk)
+    assert len(attempts) >= failures
+    assert_same(requests, alone(toy, requests, chunk))
+
+
+def test_a_request_whose_context_did_not_arrive_starts_again_from_what_is_published(monkeypatch):
+    kv, refused = Worker.kv, []
+
+    def unreadable_once(self, state_row, start, length, prefill):
+        if not prefill and not refused:
+            refused.append(start)
+            raise UnreadableError("a page of the context lies nowhere")
+        return kv(self, state_row, start, length, prefill)
+
+    toy, chunk = model(block_size=4), 8
+    requests = [Request(str(i), p, 12) for i, p in enumerate(prompts(2, 48))]
+    want = alone(toy, requests, chunk)
+    monkeypatch.setattr(Worker, "kv", unreadable_once)
+    figures = decode(toy, small_layout(toy, 2.2, chunk), requests, chunk).figures()
+    assert refused and figures.preemptions == 1 and figures.reused_tokens > 0
+    assert_same(requests, want)
