@@ -69,7 +69,7 @@ def replay(
     model: Annotated[ModelName, typer.Option(help="Model to decode with.")] = ModelName.SMOLLM2,
     requests: Annotated[int, typer.Option(min=1, help="Requests to decode.")] = 8,
     context: Annotated[int, typer.Option(min=1, help="Prompt tokens of each request.")] = 2560,
-    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode for each request.")] = 16,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode for each request.")] = 24,
     device_pool: Annotated[
         int | None,
         typer.Option(
