@@ -282,12 +282,14 @@ class Coordinator:
             )
 
     def _extension_refusal(self, request: Request, new_pages: int) -> Refused | None:
-        state = self._state
-        if self._config.host_tier:
-            available = state.host.free - state.ledger.others_reserved(request)
-            if new_pages > available:
-                coming = self._pressure.host_coming()
-                return Refused(RefusalReason.PENDING if coming else RefusalReason.HOST_BLOCKS, new_pages, available)
+        state, others = self._state, self._state.ledger.others_reserved(request)
         needed = new_pages * state.ledger.page_blocks
-        reason = self._pressure.make_room(needed, request)
-        return None if reason is None else Refused(reason, needed, state.gpu.free)
+        if not self._config.host_tier:
+            available = state.gpu.free - others * state.ledger.page_blocks
+            reason = RefusalReason.PENDING if state.fence.resting_gpu else RefusalReason.GPU_BLOCKS
+            return Refused(reason, needed, available) if needed > available else None
+        if new_pages > state.host.free - others:
+            reason = RefusalReason.PENDING if self._pressure.host_coming() else RefusalReason.HOST_BLOCKS
+            return Refused(reason, new_pages, state.host.free - others)
+        refusal = self._pressure.make_room(needed)
+        return None if refusal is None else Refused(refusal, needed, state.gpu.free)

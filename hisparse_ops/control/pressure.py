@@ -23,17 +23,15 @@ class Pressure:
         self._residency = residency
         self._policy = policy
 
-    def make_room(self, needed: int, grower: Request | None = None) -> RefusalReason | None:
-        """See that `needed` GPU blocks can be leased; else why not. `grower` asks for them."""
-        if not self._state.config.host_tier:
-            return self._room_without_host(needed, grower)
+    def make_room(self, needed: int) -> RefusalReason | None:
+        """See that `needed` GPU blocks can be leased; else why not."""
         gpu = self._state.gpu
         self._squeeze_until(lambda: gpu.free - needed >= self.reserve())
         while gpu.free - needed < self.reserve():
             coming = self.coming()
             if gpu.free + coming - needed >= self.reserve():
                 return RefusalReason.PENDING
-            if not self._move_one(grower, at_a_loss=True):
+            if not self._move_one(at_a_loss=True):
                 return RefusalReason.PENDING if coming or self._unsettled() else RefusalReason.GPU_BLOCKS
         return None
 
@@ -42,7 +40,7 @@ class Pressure:
         gpu, pressure = self._state.gpu, self._policy.pressure
         self._squeeze_until(lambda: not pressure(gpu.free))
         while pressure(gpu.free) and pressure(gpu.free + self.coming()):
-            if not self._move_one(None, at_a_loss=False):
+            if not self._move_one(at_a_loss=False):
                 break
 
     def bring_back(self) -> None:
@@ -81,13 +79,6 @@ class Pressure:
         importing = any(request.incoming is not None for request in self._state.live.values())
         return importing or self._state.fence.newest_in_flight is not None
 
-    def _room_without_host(self, needed: int, grower: Request | None) -> RefusalReason | None:
-        ledger = self._state.ledger
-        promised = ledger.reserved_pages if grower is None else ledger.others_reserved(grower)
-        if self._state.gpu.free - promised * ledger.page_blocks >= needed:
-            return None
-        return RefusalReason.PENDING if self._state.fence.resting_gpu else RefusalReason.GPU_BLOCKS
-
     def _squeeze_until(self, enough: Callable[[], bool]) -> None:
         """Give up the clean pages of moved requests, those moved first coming first."""
         for request in self._state.moved:
@@ -99,9 +90,9 @@ class Pressure:
         for page in request.unpinnable():
             self._residency.unpin(request, page)
 
-    def _move_one(self, grower: Request | None, at_a_loss: bool) -> bool:
+    def _move_one(self, at_a_loss: bool) -> bool:
         """Grant one request its hot region and give up its clean pages; whether one was moved.
-        `at_a_loss`: even one that frees less than its region costs; `grower`: even if nothing."""
+        `at_a_loss`: even one that frees less than its region costs."""
         state, groups = self._state, self._state.shape.num_groups
         if state.gpu.free < state.ledger.hot_cost:
             return False
@@ -109,7 +100,7 @@ class Pressure:
         candidates = [
             Candidate(request, frees, state.ledger.hot_cost)
             for request in state.movable
-            if request.incoming is None and ((frees := request.releasable() * groups) > least or request is grower)
+            if request.incoming is None and (frees := request.releasable() * groups) > least
         ]
         chosen = self._policy.victim(candidates)
         if chosen is None:
