@@ -68,7 +68,7 @@ class Coordinator:
         self._pressure = Pressure(state, self._residency, self._policy)
         self._landing = Landing(state, self._residency, self._pressure, self._policy)
         self._imports = Imports(state, self._residency, self._publisher, self._pressure, self._policy)
-        self._planner = Planner(state, self._residency, self._publisher, self._pressure)
+        self._planner = Planner(state, self._residency, self._pressure)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Coordinator:
             raise ControlError("an import needs the host tier")
         if not 1 <= num_tokens <= request.limits.max_tokens:
             raise ValueError(f"num_tokens: expected 1 .. {request.limits.max_tokens}, got {num_tokens}")
-        if len(request.pages) * self._block_size != request.final_tokens or request.computed != request.final_tokens:
+        if len(request.pages) * self._block_size != request.final_tokens:
             raise ControlError(f"request {request_id!r} has pages beyond its prefix hit: too late for an import")
         return self._noted(self._imports.begin(request, num_tokens))
 

@@ -332,8 +332,12 @@ class FakeEngine:
         vars(self.c._policy).update(vars(policy))
 
     def check(self) -> None:
-        """Control's own books, and S2: what is visible is right on every rank's backing."""
+        """Control's own books, and S2."""
         self.c.check()
+        self.check_s2()
+
+    def check_s2(self) -> None:
+        """What is visible is right on every rank's backing."""
         for page_hash, tags in self.published.items():
             block = self.c._state.prefix.get(page_hash)
             if block is not None:
@@ -343,7 +347,10 @@ class FakeEngine:
     def _step_ended(self, who: Tokens, final: int) -> None:
         if any(who.row in worker.aborted for worker in self.workers.values()):
             self.preempt(who.id)
-            return
+        else:
+            self.seal(who, final)
+
+    def seal(self, who: Tokens, final: int) -> None:
         hashes = who.hashes(final, self.shape.block_size)[who.told :]
         who.told += len(hashes)
         self.c.seal(who.id, final, hashes)

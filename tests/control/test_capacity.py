@@ -265,6 +265,15 @@ def test_without_a_host_tier_everything_is_resident_or_refused() -> None:
     assert snapshot.gpu_blank == snapshot.gpu_usable and snapshot.published == 0
 
 
+def test_without_a_host_tier_growth_takes_nothing_that_was_promised() -> None:
+    engine = FakeEngine(Shape(num_blocks=13, host_blocks=1), config(host_tier=False))
+    engine.admit("a", prompt(1, 16), prompt=4)
+    engine.admit("b", prompt(2, 12), prompt=12, step=12)
+    engine.step({"a": 4})
+    assert engine.c.extend("a", 8) == Refused(RefusalReason.GPU_BLOCKS, 3, 0)
+    assert engine.c.extend("b", 12) == Extended(3)
+
+
 @pytest.mark.parametrize(
     ("limits", "tokens"), [(Limits(200, 8), 4), (Limits(64, 8), 4)], ids=["longer than a table row", "than the host"]
 )

@@ -148,6 +148,23 @@ def test_a_tail_whose_restore_failed_is_readable_nowhere() -> None:
     assert engine.c.quiescent() and engine.c.snapshot().gpu_blank + engine.c.snapshot().gpu_readable == 60
 
 
+def test_a_detached_request_does_not_wait_for_a_tail_that_is_lost() -> None:
+    engine = FakeEngine()
+    begin(engine, 12)
+    engine.transport("a")
+    engine.end_import("a", ok=True)
+    who = engine.live["a"]
+    engine.plan()
+    engine.seal(who, 12)
+    engine.finish("a")
+    assert engine.c.snapshot().requests["detached"] == 1
+    engine.execute_all(Faults(fail_restores=True))
+    engine.deliver_all()
+    engine.settle(2)
+    assert engine.c.quiescent() and engine.c.cached_tokens(who.hashes(12, SIZE)) == 8
+    assert engine.c.reclaimable() == engine.c.snapshot().gpu_usable
+
+
 @pytest.mark.parametrize("tokens", [4, 8])
 def test_fault_45_an_import_of_which_nothing_is_external(tokens: int) -> None:
     engine = FakeEngine(Shape(num_blocks=201))

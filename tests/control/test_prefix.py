@@ -139,6 +139,24 @@ def test_fault_37_a_copy_handed_out_before_its_adoption() -> None:
     read_all(engine, "next")
 
 
+def test_b12_a_hit_that_is_handed_out_while_room_is_made_for_it() -> None:
+    """To make room a request is moved, and its hot region takes index keys of the very hit."""
+    engine = published(FakeEngine(Shape(num_blocks=201)))
+    lose(engine, "copies", *range(6))
+    engine.admit("a", list(range(300, 380)), prompt=4)
+    engine.run("a", until=76)
+    engine.step()
+    gpu = engine.c._state.gpu
+    held = gpu.lease(gpu.free - 6)
+    assert engine.c.cached_tokens(hashes()) == 24
+    answer = engine.admit("next", [*PROMPT, 200], prompt=25)
+    assert engine.c.is_host_readable("a")
+    assert answer == Admitted(2, 8, 0), "four pages of the hit are gone"
+    engine.check_s2()
+    gpu.release(held)
+    engine.run("next")
+
+
 def test_fault_51_a_reused_block_has_lost_its_hash() -> None:
     engine = FakeEngine(Shape(num_blocks=201, host_blocks=11))
     published(engine)

@@ -102,6 +102,29 @@ def test_an_overdue_restore_leaves_the_page_on_the_host() -> None:
     engine.run("b")
 
 
+@pytest.mark.parametrize("good", [True, False], ids=["done", "failed"])
+def test_a_restore_that_outlives_its_request(good: bool) -> None:
+    """The request has left, but still publishes its own page; the restored ones are not its any more."""
+    engine = FakeEngine()
+    engine.admit("a", [*PROMPT, 100], prompt=16, step=16)
+    engine.run("a")
+    engine.finish("a")
+    engine.settle(2)
+    for block in [block for block, _ in engine.c._state.kv_copies.items()]:
+        engine.c._state.kv_copies.drop(block)
+    engine.admit("b", [*PROMPT, *range(200, 204)], prompt=17)
+    engine.plan({"b": 4})
+    restores = frozenset(engine.c._state.transfers.active)
+    engine.execute_all()
+    engine.mail = [replace(report, completed=report.completed - restores) for report in engine.mail]
+    engine.finish("b")
+    engine.settle(2)
+    engine.c.apply(RankReport(0, 0, **{"completed" if good else "failed": restores}))
+    engine.check()
+    assert engine.c.quiescent() and engine.c.reclaimable() == engine.c.snapshot().gpu_usable
+    assert len(dict(engine.c._state.kv_copies.items())) == (5 if good else 1)
+
+
 def test_a_restore_is_over_when_every_rank_has_it() -> None:
     """Ranks that do not write host memory read it."""
     engine = FakeEngine(settings=config(ranks=(0, 1), writer_ranks=(0,)))
@@ -158,6 +181,21 @@ def test_completed_is_not_durable_without_the_mirror_proof() -> None:
         engine.c.apply(report)
     assert hit(engine) == 16
     engine.check()
+
+
+def test_every_step_that_wrote_a_page_must_be_proven() -> None:
+    engine = FakeEngine()
+    engine.admit("a", [*PROMPT, 100], prompt=16, step=16)
+    engine.plan({"a": 2})
+    engine.execute_all()
+    proof = [report for report in engine.mail if report.mirrored]
+    engine.mail.clear()
+    engine.step({"a": 6})
+    engine.settle(2)
+    assert hit(engine) == 0 and engine.c.snapshot().pages["clean-pinned"] == 1, "page 1 was written by one step only"
+    for report in proof:
+        engine.c.apply(report)
+    assert hit(engine) == 8
 
 
 def test_s15_rows_that_were_not_mirrored_keep_their_page_from_the_host() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from control.fake_engine import FakeEngine, Shape, config
 
-from hisparse_ops.control.types import ImportStarted, MirrorEnvelope, Scheduled, StepPlan, TransferKind
+from hisparse_ops.control.types import ImportStarted, MirrorEnvelope, ResidencyDelta, Scheduled, StepPlan, TransferKind
 
 PROMPT = list(range(16))
 
@@ -111,6 +111,19 @@ def test_a_page_whose_block_is_handed_out_while_the_plan_is_made_is_dropped_in_i
     worker = engine.workers[0].rows[engine.live["a"].row]
     told = {page for page, delta in worker.pages.items() if not delta.gpu_blocks}
     assert told == {page.index for page in request.pages.table if page.kv is None}
+
+
+def test_pages_of_a_failed_import_leave_the_tables() -> None:
+    engine = FakeEngine()
+    engine.admit("a", list(range(30)), prompt=20)
+    engine.begin_import("a", 14)
+    row = engine.live["a"].row
+    assert [delta.page for delta in engine.plan().residency] == [0, 1, 2, 3]
+    engine.execute_all()
+    engine.end_import("a", ok=False)
+    assert engine.plan().residency == tuple(ResidencyDelta(row, page, 0, (), ()) for page in (3, 2, 1, 0))
+    engine.execute_all()
+    engine.run("a")
 
 
 def test_one_delta_per_page_and_it_is_the_last_word() -> None:
