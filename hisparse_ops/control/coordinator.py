@@ -68,7 +68,7 @@ class Coordinator:
         self._pressure = Pressure(state, self._residency, self._policy)
         self._landing = Landing(state, self._residency, self._pressure, self._policy)
         self._imports = Imports(state, self._residency, self._publisher, self._pressure, self._policy)
-        self._planner = Planner(state, self._residency, self._pressure)
+        self._planner = Planner(state, self._residency, self._publisher, self._pressure)
 
     # -- requests ----------------------------------------------------------------------------
 

@@ -143,6 +143,7 @@ class RequestPages:
         """Take the last page off the table; its references are the caller's to give back."""
         page = self.table.pop()
         self.in_state[page.state].discard(page.index)
+        self.tainted.discard(page.index)
         self._note(page)
         return page
 

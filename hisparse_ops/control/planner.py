@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from .pages import NEVER_WRITTEN, PageState
 from .pressure import Pressure
+from .publication import Publisher
 from .request import Request
 from .residency import Residency
 from .state import ControlState
@@ -18,9 +19,10 @@ from .types import NO_HOST_BLOCK, GpuBlock, HotDelta, MirrorEnvelope, ResidencyD
 
 
 class Planner:
-    def __init__(self, state: ControlState, residency: Residency, pressure: Pressure) -> None:
+    def __init__(self, state: ControlState, residency: Residency, publisher: Publisher, pressure: Pressure) -> None:
         self._state = state
         self._residency = residency
+        self._publisher = publisher
         self._pressure = pressure
 
     def plan(self, scheduled: Sequence[Scheduled]) -> StepPlan:
@@ -72,7 +74,11 @@ class Planner:
         queue, budget = self._state.spill_queue, self._state.config.spill_budget
         while queue and budget:
             request, page = queue.popleft()
-            if request.owns(page):
+            if not request.owns(page):
+                continue
+            if page.tainted:
+                self._publisher.advance(request)  # nothing to wait for any more
+            else:
                 self._residency.spill(request, page)
                 budget -= 1
 

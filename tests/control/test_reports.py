@@ -209,6 +209,15 @@ def test_s15_rows_that_were_not_mirrored_keep_their_page_from_the_host() -> None
     assert engine.c.snapshot().pages["clean-pinned"] == 7, "the other pages became durable all the same"
 
 
+def test_a_page_known_to_be_unproven_is_not_spilled() -> None:
+    engine = FakeEngine()
+    engine.admit("a", [*PROMPT, 100], prompt=16, step=16)
+    engine.step({"a": 16}, unmirrored={"a": 1})
+    assert engine.c.snapshot().tainted_pages == 4, "the four pages share the short envelope"
+    assert engine.step().transfers == (), "their copies would never be durable"
+    assert engine.c.snapshot().pages["fresh"] == 4
+
+
 def test_graph_replay_that_skips_every_hook_publishes_nothing() -> None:
     engine = FakeEngine()
     engine.admit("a", [*PROMPT, 100], prompt=16, step=16)
