@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from protocol.world import World
 
 Action = tuple[Any, ...]
+Gpu = tuple[int, ...]  # a page's blocks, one per resident group
 FACTS = {"enqueued": ENQUEUED, "completed": COMPLETED, "failed": FAILED}
 NOTHING_HAPPENS = ("query", "lose", "stranger", "run", "arrive", "import_write", "takeback")
 ENDS = {"finish": "finish", "abort": "preempt", "preempt": "preempt"}
@@ -107,15 +108,21 @@ def check_news(before: State, action: Action, after: State) -> None:
             assert not news, f"L1: host block {page.host} became durable in {action[0]}, of which nobody has reported"
 
 
-def check_free_queue(before: Order, after: Order, action: Action, state: State) -> None:
+def read_by_several(before: frozenset[Gpu], state: State) -> frozenset[Gpu]:
+    """The pages' blocks that several requests read, or did: they go when the last of these has left, so
+    that a request's own pages may be given up in another order."""
+    readers = Counter(page.gpu for request in state.requests for page in request.pages if page.gpu)
+    return frozenset([gpu for gpu, count in readers.items() if count > 1 or gpu in before])
+
+
+def check_free_queue(before: Order, after: Order, action: Action, state: State, shared: frozenset[Gpu]) -> None:
     """Blank blocks are taken from the front and given back to the back; readable ones go tail first."""
     if action[0] in ("reset", "restart"):
         return
     blank, now = before[0], after[0]
     taken = next(i for i in range(len(blank) + 1) if now[: len(blank) - i] == blank[i:])
     assert set(blank[:taken]).isdisjoint(now), f"B3: the free queue {blank} became {now}"
-    readers = Counter(page.gpu for request in state.requests for page in request.pages if page.gpu)
     place = {gpu: index for index, gpu in enumerate(after[1])}
     for request in state.requests:
-        own = [p.gpu for p in request.pages if p.gpu and not p.held and readers[p.gpu] == 1 and p.gpu in place]
+        own = [p.gpu for p in request.pages if p.gpu and not p.held and p.gpu not in shared and p.gpu in place]
         assert own == sorted(own, key=place.__getitem__, reverse=True), f"a prefix loses its head first: {after[1]}"

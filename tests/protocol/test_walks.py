@@ -6,8 +6,12 @@ from collections import Counter
 
 import pytest
 from protocol.play import SETUPS, WEIGHTS, Story, play
+from protocol.refinement import check_free_queue, read_by_several
 from protocol.shrink import pytest_function, replay, shrink
 from protocol.world import World
+
+from spec.bounds import Bounds
+from spec.state import NEW_REQUEST, Page, initial
 
 SHORT, LONG = 1200, 20_000  # actions of a walk
 
@@ -27,6 +31,18 @@ def test_walks_go_right(name):
 
 def test_a_tail_whose_restore_is_given_up_is_read_by_nobody():
     right("copied", play(SETUPS["copied"], 5, SHORT))
+
+
+def test_a_page_that_several_requests_read_may_go_after_its_neighbours():
+    head, tail = (Page(block, (block,), (), held=False, clean=True, proven=2) for block in (1, 2))
+    first, second = NEW_REQUEST._replace(pages=(head, tail)), NEW_REQUEST._replace(pages=(tail,))
+    both = initial(Bounds())._replace(requests=(first, second))
+    shared = read_by_several(frozenset(), both)
+    state = both._replace(requests=(first, NEW_REQUEST))
+    assert shared == read_by_several(shared, state) == {(2,)}
+    check_free_queue(([], []), ([], [(1,), (2,)]), ("step",), state, shared)
+    with pytest.raises(AssertionError, match="a prefix loses its head first"):
+        check_free_queue(([], []), ([], [(1,), (2,)]), ("step",), state, frozenset())
 
 
 @pytest.mark.slow

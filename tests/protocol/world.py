@@ -14,7 +14,7 @@ from typing import Any
 
 from protocol.abstraction import abstract, free_order, transfer_ids
 from protocol.ranks import Fact, Memory, Pass, Rank
-from protocol.refinement import check_free_queue, check_news, compare, judge
+from protocol.refinement import check_free_queue, check_news, compare, judge, read_by_several
 
 from hisparse_ops.control import Coordinator, CoordinatorConfig
 from hisparse_ops.control.pages import HOLDS_KV, PageState
@@ -125,6 +125,7 @@ class World:
         self.epoch = 0
         self.leased: set[int] = set()  # host blocks that the next plan must name as recycled
         self.recycled: frozenset[int] = frozenset()
+        self.shared: frozenset[tuple[int, ...]] = frozenset()  # blocks of pages that several requests read, or did
         self.leaving: int | None = None  # the slot of the request that the action ends
         self.players: dict[str, Player] = {}
         self.arrivals: dict[str, Arrival] = {}
@@ -169,7 +170,8 @@ class World:
         compare(self, before, action, self.state)
         self._check_recycled(before, action)
         check_news(before, action, self.state)
-        check_free_queue(order, free_order(self), action, self.state)
+        self.shared = read_by_several(self.shared, self.state)
+        check_free_queue(order, free_order(self), action, self.state, self.shared)
         self.c.check()
 
     # -- the engine's calls ---------------------------------------------------------------------
