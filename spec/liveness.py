@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .model import Action, Model, NotEnabled
+from .edit import NotEnabled
+from .model import Action, Model
 from .state import ABSENT, COMPLETED, DETACHED, FAILED, IMPORTING, LIVE, State, blank_gpu, blank_host, hits
 
 SPILL_BUDGET = 1  # pages a round may start to spill: the least there is

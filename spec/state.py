@@ -12,7 +12,7 @@ stream now will see; `durable[rank][host]` is what is really there. A page's pha
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from .bounds import Bounds
 
@@ -21,6 +21,7 @@ SPILL, RESTORE, COPY = range(3)  # Transfer.kind
 SENT, ENQUEUED, COMPLETED, FAILED = range(4)  # Transfer.progress and .known, per rank
 NOBODY = 100  # Transfer.owner: the request is gone
 
+Item = TypeVar("Item")
 Content = tuple[int, ...]
 Blocks = tuple[int, ...]
 
@@ -125,6 +126,10 @@ def name_of(bounds: Bounds, request: int, page: int) -> int:
 def final_content(bounds: Bounds, name: int) -> Content:
     first = 1 + 2 * name * bounds.rows
     return tuple(range(first, first + 2 * bounds.rows, 2))
+
+
+def with_item(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:
+    return (*items[:index], item, *items[index + 1 :])
 
 
 def draft_tag(final_tag: int) -> int:

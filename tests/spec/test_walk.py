@@ -54,7 +54,7 @@ def test_from_anywhere_everything_comes_to_its_end(bounds):
 
 
 class NeverCompletes(Model):
-    def complete(self, state, i, rank):
+    def complete(self, state, edit, i, rank):
         raise NotEnabled("a DMA engine")
 
 
@@ -67,21 +67,20 @@ class WaitsForGaps(Model):
 
 
 class StepsNeverEnd(Model):
-    def step_done(self, state):
+    def step_done(self, state, edit):
         raise NotEnabled("a completion event")
 
 
 class NobodyGivesWay(Model):
-    def preempt(self, state, r):
+    def preempt(self, state, edit, r):
         raise NotEnabled("mercy")
 
 
 class ForgetsOnPreemption(Model):
-    def preempt(self, state, r):
-        edit = super().preempt(state, r)
+    def preempt(self, state, edit, r):
+        super().preempt(state, edit, r)
         edit.prefix.clear()
         edit.copies.clear()
-        return edit
 
 
 @pytest.mark.parametrize(
