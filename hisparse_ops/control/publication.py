@@ -78,8 +78,8 @@ class Publisher:
     def _settle(self, transfers: Iterable[Transfer]) -> None:
         """End transfers that every rank has completed, as far as the mirror proof is there."""
         for transfer in transfers:
-            doubtful = transfer.failed or transfer.page.tainted
             spill = transfer.kind is TransferKind.SPILL
+            doubtful = transfer.failed or (spill and transfer.page.tainted)  # a restore needs no mirror
             if spill and not doubtful and not self._state.mirror.covers(transfer.page):
                 self._state.transfers.unproven[transfer.id] = transfer
                 continue

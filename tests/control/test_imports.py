@@ -148,6 +148,22 @@ def test_a_tail_whose_restore_failed_is_readable_nowhere() -> None:
     assert engine.c.quiescent() and engine.c.snapshot().gpu_blank + engine.c.snapshot().gpu_readable == 60
 
 
+def test_a_restored_tail_whose_new_rows_miss_their_mirror_is_read_on() -> None:
+    """The restore has ended well; only the host copy of the page is in doubt."""
+    engine = FakeEngine()
+    begin(engine, SIZE + 1)
+    engine.transport("a")
+    engine.end_import("a", ok=True)
+    engine.step({"a": 1}, unmirrored={"a": 1})
+    assert engine.c.is_readable("a") and engine.c.fully_resident("a")
+    engine.run("a")
+    engine.finish("a")
+    engine.settle()
+    who = Tokens("a", list(range(SIZE + 1 + 6)), SIZE + 2)
+    assert engine.c.cached_tokens(who.hashes(len(who.tokens), SIZE)) == SIZE, "the page in doubt is not published"
+    assert engine.c.quiescent()
+
+
 def test_a_detached_request_does_not_wait_for_a_tail_that_is_lost() -> None:
     engine = FakeEngine()
     begin(engine, 12)

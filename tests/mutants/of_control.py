@@ -51,7 +51,7 @@ MUTANTS = [
     ),
     Mutant(
         "a failed copy counts as completed", "acknowledgement", "publication.py",
-        "doubtful = transfer.failed or transfer.page.tainted", "doubtful = transfer.page.tainted",
+        "doubtful = transfer.failed or (spill and transfer.page.tainted)", "doubtful = spill and transfer.page.tainted",
         "a copy that raised in a background thread left its page valid",
     ),
     Mutant(
