@@ -37,6 +37,7 @@ bench: $(VENV)/.package
 spec: $(VENV)/.package
 	$(BIN)/python -m spec explore --profile all
 	$(BIN)/python -m spec walk
+	$(BIN)/python -m spec streams
 
 mutants: $(VENV)/.package
 	cd tests && ../$(BIN)/python -m mutants

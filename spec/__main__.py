@@ -1,4 +1,4 @@
-"""Command line: `python -m spec explore|walk`."""
+"""Command line: `python -m spec explore|walk|streams`."""
 
 from .cli import main
 

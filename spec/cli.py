@@ -1,4 +1,4 @@
-"""`python -m spec`: explore the model, walk in it, or test that it always gets somewhere."""
+"""`python -m spec`: explore the model, walk in it, or ask whether streams are ordered as they must be."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .explore import Exploration, TooLarge, explore
 from .liveness import check_liveness
 from .model import Action, Model
 from .sometimes import Sometimes
+from .steps import check_streams
 from .walk import WORLD, walk
 
 WALKS_FOR_SITUATIONS = 10  # seeds at most, until every situation has been met
@@ -32,7 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
     walker.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
     walker.add_argument("--seeds", type=int, default=10, help="how many (default 10)")
     walker.add_argument("--steps", type=int, default=3000, help="actions of each walk (default 3000)")
+    commands.add_parser("streams", help="every interleaving of overlapping steps, with and without each wait")
     options = parser.parse_args(arguments)
+    if options.command == "streams":
+        return check_streams()
     if options.command == "walk":
         return _walk(Sometimes(), range(options.seed, options.seed + options.seeds), options.steps, liveness=True)
     return _explore(options)

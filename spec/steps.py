@@ -11,7 +11,7 @@ In each case every wait, every event and everything that the CPU waits to see is
 
 from __future__ import annotations
 
-from .streams import Item, Program, Record, Seen, Wait, op
+from .streams import Item, Program, Record, Seen, Wait, find_race, op, orders
 
 
 def _decode(step: int, block: int, context: list[str], host: int) -> list[Item]:
@@ -82,3 +82,20 @@ def imports() -> Program:
 
 
 CASES = {"restores": restores, "spills": spills, "imports": imports}
+
+
+def check_streams() -> int:
+    """Print for each case what goes wrong without each wait; 1 if the case itself races, or a wait is idle."""
+    wrong = 0
+    for name, case in CASES.items():
+        race = find_race(case())
+        print(f"{name}: {race or 'no race, whatever the pace of the streams'}")
+        wrong |= race is not None
+        for item, rest in orders(case()):
+            if isinstance(item, Record):
+                continue
+            race = find_race(rest)
+            waiter = item.stream if isinstance(item, Wait) else "the CPU"
+            print(f"{name}: without {waiter} waiting for {item.event!r}: {race or 'nobody misses it'}")
+            wrong |= race is None
+    return int(wrong)

@@ -45,7 +45,8 @@ class Seen(NamedTuple):
     event: str
 
 
-Item = Op | Record | Wait | Seen
+Order = Record | Wait | Seen
+Item = Op | Order
 Program = Sequence[Item]
 Moment = tuple[int, ...]  # how many segments each stream has finished
 
@@ -165,7 +166,7 @@ def _story(came_from: dict[Moment, tuple[Moment, Segment] | None], moment: Momen
     return tuple(reversed(story))
 
 
-def orders(program: Program) -> Iterator[tuple[Item, Program]]:
+def orders(program: Program) -> Iterator[tuple[Order, Program]]:
     """Each item that orders streams, and the program without it."""
     for i, item in enumerate(program):
         if not isinstance(item, Op):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from hisparse_ops.control.types import RankReport, TransferId
-from hisparse_ops.worker.clock import Event
+from hisparse_ops.worker.streams import Event
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Ledger:
             reports.append(RankReport(self._rank, self._epoch, enqueued=enqueued, failed=failed))
             self._enqueued.clear()
             self._failed.clear()
-        ended = [step for step in self._steps if step.event.done()]
+        ended = [step for step in self._steps if step.event.query()]
         self._steps = [step for step in self._steps if step not in ended]
         reports.extend(
             RankReport(

@@ -1,19 +1,20 @@
 """The worker: carries out step plans, in the one order that keeps every reader right.
 
-| moment | what happens, in stream order |
+| moment | what happens, in this order |
 |---|---|
 | begin_step | 1 cleared state rows 2 hot regions 3 recycled host blocks 4 residency 5 block copies 6 restores |
 | between | forward passes of the model, each through the `SparseKV` that `kv` lends |
 | end_step | 7 row mirror 8 spills, then the step's event |
 | poll | reports: what was issued at once, what has ended once the event of its step is done |
 
-Steps may be in flight together, but are begun and ended one after the other. What a worker owns is listed in
-`store.py`; the ids in a plan are control's.
+Whole pages (5, 6, 8) move on a stream of their own; `streams.py` says what waits for what. Steps may be in
+flight together, but are begun and ended one after the other. What a worker owns is listed in `store.py`; the
+ids in a plan are control's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,7 +24,6 @@ from hisparse_ops.hot_state import COUNTER_NAMES, HotState
 from hisparse_ops.memory.host_pool import HostPool
 from hisparse_ops.memory.kv_pool import KVPool
 from hisparse_ops.memory.layout import Layout
-from hisparse_ops.worker.clock import Clock, clock_of
 from hisparse_ops.worker.errors import EpochError, WorkerOrderError
 from hisparse_ops.worker.ledger import FinishedStep, Ledger
 from hisparse_ops.worker.page_copies import PageCopies
@@ -31,6 +31,7 @@ from hisparse_ops.worker.plan_check import PlanChecker
 from hisparse_ops.worker.row_mirror import RowMirror
 from hisparse_ops.worker.sparse_kv import SparseKV
 from hisparse_ops.worker.store import Store
+from hisparse_ops.worker.streams import Event, Streams, streams_of
 from hisparse_ops.worker.tables import PageTables
 from hisparse_ops.worker.traffic import Traffic
 
@@ -55,7 +56,7 @@ class Worker:
         rank: int = 0,
         epoch: int = 0,
         staging_pages: int = 0,
-        clock: Clock | None = None,
+        streams: Streams | None = None,
     ) -> None:
         for name, value, least in (
             ("state_rows", state_rows, 1),
@@ -75,10 +76,10 @@ class Worker:
         self._store = Store.allocate(layout, kv_pool, host_pool, state_rows, max_pages, staging_pages)
         self._writes_host = host_pool is not None and host_pool.writer
         host = self._store.host
-        self._copies = None if host is None else PageCopies(self._store, host)
+        self._streams = streams or streams_of(kv_pool.device)
+        self._copies = None if host is None else PageCopies(self._store, host, self._streams)
         self._mirror = None if host is None else RowMirror(self._store, host)
         self._checker = PlanChecker(layout, state_rows, max_pages, host is not None)
-        self._clock = clock or clock_of(kv_pool.device)
         self._ledger = Ledger(rank, epoch)
         self._traffic = Traffic()
         self._step: _Step | None = None
@@ -101,13 +102,18 @@ class Worker:
         self._last_sequence = plan.sequence
 
         store, tables = self._store, self._store.tables
+        if self._copies is not None:
+            self._copies.give_away(_blocks_for_compute(plan))
         tables.clear(plan.cleared_rows)
         tables.set_hot(plan.hot)
         store.reset_hot_rows(sorted({*plan.cleared_rows, *(delta.state_row for delta in plan.hot)}))
         store.invalidate_host_blocks(plan.recycled)
         tables.set_pages(plan.residency)
-        self._copy_on_write(self._step)
-        self._restore(self._step)
+        restores = _of_kind(plan, TransferKind.RESTORE)
+        if self._copies is not None and (plan.copies or restores):
+            with self._copies.ahead():
+                self._copy_on_write(self._copies, self._step)
+                self._restore(self._copies, self._step, restores)
 
     def kv(self, state_row: int, start: int, length: int, prefill: bool) -> SparseKV:
         """What the forward pass of one request touches: new tokens at positions `start .. start+length-1`.
@@ -145,11 +151,11 @@ class Worker:
         mirrored: torch.Tensor | None = None
         if self._mirror is not None and self._writes_host and step.plan.envelopes:
             mirrored = self._mirror.run(step.plan.envelopes, step.passes).to("cpu", non_blocking=True)
-        self._spill(step)
+        spilled = self._spill(step)
         self._ledger.finish(
             FinishedStep(
                 step.plan.sequence,
-                self._clock.record(),
+                spilled or self._streams.compute.record(),
                 frozenset(step.issued),
                 frozenset(step.copied),
                 mirrored,
@@ -177,40 +183,40 @@ class Worker:
 
     # Pages on their way.
 
-    def _copy_on_write(self, step: _Step) -> None:
+    def _copy_on_write(self, page_copies: PageCopies, step: _Step) -> None:
         copies = step.plan.copies
-        if not copies or self._copies is None:
-            return
         ids = frozenset(copy.id for copy in copies)
-        if not self._writes_host or self._copies.copy_on_write(copies):
+        if not self._writes_host or page_copies.copy_on_write(copies):
             step.copied |= ids
         else:
             self._ledger.fail(ids)
             self._store.tables.lose_host_copies([copy.destination for copy in copies])
 
-    def _restore(self, step: _Step) -> None:
-        restores = _of_kind(step.plan, TransferKind.RESTORE)
-        if not restores or self._copies is None:
-            return
-        if self._copies.restore(restores):
+    def _restore(self, page_copies: PageCopies, step: _Step, restores: Sequence[PageTransfer]) -> None:
+        if page_copies.restore(restores):
             self._enqueued(step, restores)
             self._traffic.restored_pages += len(restores)
         else:
             self._ledger.fail(_ids(restores))
             self._store.tables.lose_gpu_copies([block for transfer in restores for block in transfer.gpu_blocks])
 
-    def _spill(self, step: _Step) -> None:
+    def _spill(self, step: _Step) -> Event | None:
+        """The event behind the pages that were moved, if any were: the last of the step."""
         spills = _of_kind(step.plan, TransferKind.SPILL)
-        if not spills or self._copies is None or not self._writes_host:
-            return
+        if self._copies is None or not self._writes_host:
+            return None
         moving = [transfer for transfer in spills if transfer.moves_data]
-        if self._copies.spill(moving):
+        self._enqueued(step, [transfer for transfer in spills if not transfer.moves_data])
+        if not moving:
+            return None
+        issued, event = self._copies.spill(moving)
+        if issued:
             self._traffic.spilled_pages += len(moving)
             self._store.invalidate_host_blocks([transfer.host_block for transfer in moving])
-            self._enqueued(step, spills)
+            self._enqueued(step, moving)
         else:
             self._ledger.fail(_ids(moving))
-            self._enqueued(step, [transfer for transfer in spills if not transfer.moves_data])
+        return event
 
     def _enqueued(self, step: _Step, transfers: Sequence[PageTransfer]) -> None:
         step.issued |= _ids(transfers)
@@ -264,3 +270,13 @@ def _of_kind(plan: StepPlan, kind: TransferKind) -> list[PageTransfer]:
 
 def _ids(transfers: Iterable[PageTransfer]) -> frozenset[TransferId]:
     return frozenset(transfer.id for transfer in transfers)
+
+
+def _blocks_for_compute(plan: StepPlan) -> Iterator[int]:
+    """The GPU blocks that a plan newly maps, for the model to write to."""
+    for delta in plan.residency:
+        yield from delta.gpu_blocks
+        yield from delta.indexer_blocks
+    for hot in plan.hot:
+        for region in hot.blocks:
+            yield from region

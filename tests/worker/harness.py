@@ -29,7 +29,7 @@ from hisparse_ops.control.types import (
 from hisparse_ops.memory.host_pool import HostPool, Shared
 from hisparse_ops.memory.kv_pool import KVPool
 from hisparse_ops.memory.layout import Layout, ModelSpec, plan_layout
-from hisparse_ops.worker import Clock, SparseKV, Worker
+from hisparse_ops.worker import ImmediateStream, SparseKV, Streams, Worker
 
 WIDTH, INDEX_WIDTH = 8, 6
 BYTE = 256  # integers up to here are exact in bfloat16
@@ -84,7 +84,7 @@ class Rig:
         dtype: torch.dtype = torch.float32,
         *,
         with_host: bool = True,
-        clock: Clock | None = None,
+        streams: Streams | None = None,
         epoch: int = 0,
         rank: int = 0,
         max_pages: int = 50,
@@ -105,7 +105,7 @@ class Rig:
             rank=rank,
             epoch=epoch,
             staging_pages=staging_pages,
-            clock=clock,
+            streams=streams,
         )
         self.epoch = epoch
         self.free_gpu = [GpuBlock(block) for block in range(1, self.layout.num_blocks)]
@@ -166,6 +166,9 @@ class Rig:
 
     def grant_hot(self, request: Request) -> tuple[HotDelta, ...]:
         request.hot = tuple(self.gpu_blocks(self.layout.hot_blocks) for _ in range(self.layout.num_groups))
+        return self.hot_delta(request)
+
+    def hot_delta(self, request: Request) -> tuple[HotDelta, ...]:
         return (HotDelta(request.state_row, request.hot),)
 
     def restore(self, request: Request, number: int) -> tuple[ResidencyDelta, PageTransfer]:
@@ -257,19 +260,19 @@ class Rig:
             self.host_pool.close()
 
 
-class HeldClock:
-    """A clock whose events are done when the test says so, in any order."""
+class HeldStream(ImmediateStream):
+    """Its work is done at once, but its events say so only when the test does, in any order."""
 
     class Mark:
         def __init__(self) -> None:
             self.is_done = False
 
-        def done(self) -> bool:
+        def query(self) -> bool:
             return self.is_done
 
     def __init__(self) -> None:
-        self.marks: list[HeldClock.Mark] = []
+        self.marks: list[HeldStream.Mark] = []
 
     def record(self) -> Mark:
-        self.marks.append(HeldClock.Mark())
+        self.marks.append(HeldStream.Mark())
         return self.marks[-1]

@@ -56,6 +56,83 @@ def test_proof_spill_and_restore_come_with_their_events(rig: Rig) -> None:
         assert torch.equal(rig.gpu_page(request.pages[0], layer), want)
 
 
+# The copy stream. Without its wait each of these would read too early or write too soon: the stream that is
+# waited for is held up first.
+
+STALL = 1_000_000_000  # clock cycles: about half a second
+
+
+def hold_up_the_copies(rig: Rig) -> None:
+    with rig.worker._streams.copy.current():
+        torch.cuda._sleep(STALL)
+
+
+def test_a_spill_waits_for_rows_that_are_still_being_written(rig: Rig) -> None:
+    request = rig.request()
+    rig.worker.begin_step(rig.plan(residency=rig.grow(request, 16)))
+    kv = rig.worker.kv(request.state_row, 0, 16, prefill=True)
+    torch.cuda._sleep(STALL)
+    rig.fill(kv, request)
+    rig.worker.end_step()
+    rig.idle(transfers=(rig.transfer(TransferKind.SPILL, request.pages[0]),))
+    torch.cuda.synchronize()
+    for layer in range(LAYERS):
+        assert torch.equal(rig.host_page(request.pages[0], layer), rig.expected(request, layer, range(16)).cpu())
+
+
+def test_a_restore_waits_for_the_step_before_that_still_reads_its_blocks(rig: Rig) -> None:
+    request = rig.request()
+    rig.compute(request, 0, 40)
+    rig.drop(request, 0)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(STALL)
+    read = [rig.gpu_page(request.pages[1], layer).clone() for layer in range(LAYERS)]
+    request.pages[0].gpu, request.pages[1].gpu = request.pages[1].gpu, ()
+    restore = rig.transfer(TransferKind.RESTORE, request.pages[0])
+    rig.idle(residency=(rig.delta(request, 0), rig.delta(request, 1)), transfers=(restore,))
+    torch.cuda.synchronize()
+    for layer in range(LAYERS):
+        assert torch.equal(read[layer], rig.expected(request, layer, range(16, 32)))
+        assert torch.equal(rig.gpu_page(request.pages[0], layer), rig.expected(request, layer, range(16)))
+
+
+def test_the_model_waits_for_restores(rig: Rig) -> None:
+    request = rig.request()
+    rig.compute(request, 0, 40)
+    rig.idle(residency=rig.drop(request, 0))
+    delta, restore = rig.restore(request, 0)
+    hold_up_the_copies(rig)
+    rig.worker.begin_step(rig.plan(residency=(delta, *rig.grow(request, 41)), transfers=(restore,)))
+    kv = rig.worker.kv(request.state_row, 40, 1, prefill=False)
+    rig.fill(kv, request)
+    rig.check_selected(kv, request, [[40, 0, 15, 33, -1, 5]])
+
+
+def test_only_new_owners_of_its_blocks_wait_for_a_spill(rig: Rig) -> None:
+    first, second, third = (rig.request() for _ in range(3))
+    rig.compute(first, 0, 16)
+    spill = rig.transfer(TransferKind.SPILL, first.pages[0])
+    want = [rig.expected(first, layer, range(16)).cpu() for layer in range(LAYERS)]
+    torch.cuda.synchronize()
+    rig.worker.poll()
+    for layer in range(LAYERS):
+        rig.host_page(first.pages[0], layer).zero_()
+    hold_up_the_copies(rig)
+    assert joined(rig.idle(transfers=(spill,)), "enqueued") == {spill.id}
+    reports = rig.compute(second, 0, 16)
+    torch.cuda.current_stream().synchronize()
+    reports += rig.worker.poll()
+    assert joined(reports, "completed") == set(), "compute waited for a spill that does not concern it"
+    rig.free_gpu += first.pages[0].gpu
+    reports += rig.compute(third, 0, 16, cleared_rows=(first.state_row,))
+    torch.cuda.current_stream().synchronize()
+    reports += rig.worker.poll()
+    assert joined(reports, "completed") == {spill.id}
+    for layer in range(LAYERS):
+        assert torch.equal(rig.host_page(first.pages[0], layer), want[layer])
+        assert torch.equal(rig.gpu_page(third.pages[0], layer), rig.expected(third, layer, range(16)))
+
+
 def joined(reports: list[RankReport], name: str) -> set[int]:
     return {each for report in reports for each in getattr(report, name)}
 

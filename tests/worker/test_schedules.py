@@ -7,9 +7,10 @@ import random
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worker.harness import HeldClock, Request, Rig
+from worker.harness import HeldStream, Request, Rig
 
 from hisparse_ops.control.types import HotDelta, MirrorEnvelope
+from hisparse_ops.worker import Streams
 
 BLOCK = 4
 STEPS = 40
@@ -21,8 +22,8 @@ class Life:
 
     def __init__(self, seed: int, dtype: torch.dtype) -> None:
         self.random = random.Random(seed)
-        self.clock = HeldClock()
-        self.rig = Rig(BLOCK, dtype, clock=self.clock)
+        self.held = HeldStream()
+        self.rig = Rig(BLOCK, dtype, streams=Streams(self.held, self.held))
         self.live: list[Request] = []
         self.owed: dict[int, int] = {}  # sequence -> rows whose proof must come
 
@@ -92,7 +93,7 @@ class Life:
         self.rig.free_gpu += [block for region in request.hot for block in region]
 
     def hear(self) -> None:
-        for mark in self.clock.marks:
+        for mark in self.held.marks:
             mark.is_done = mark.is_done or self.random.random() < 0.4
         for report in self.rig.worker.poll():
             for sequence, counts in report.mirrored.items():
@@ -105,7 +106,7 @@ def test_every_row_reads_as_it_was_written(seed: int, dtype: torch.dtype) -> Non
     life = Life(seed, dtype)
     for _ in range(STEPS):
         life.step()
-    for mark in life.clock.marks:
+    for mark in life.held.marks:
         mark.is_done = True
     life.hear()
     assert {sequence: rows for sequence, rows in life.owed.items() if rows} == {}

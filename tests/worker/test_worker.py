@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from worker.harness import INDEX_LAYER, LAYERS, HeldClock, Request, Rig
+from worker.harness import INDEX_LAYER, LAYERS, HeldStream, Request, Rig
 
 from hisparse_ops import ops
 from hisparse_ops.control.types import (
@@ -24,7 +24,7 @@ from hisparse_ops.control.types import (
 )
 from hisparse_ops.memory.host_pool import HostPool, Shared
 from hisparse_ops.memory.kv_pool import KVPool
-from hisparse_ops.worker import EpochError, PlanError, UnreadableError, Worker, WorkerOrderError
+from hisparse_ops.worker import EpochError, PlanError, Streams, UnreadableError, Worker, WorkerOrderError
 
 SPILL, RESTORE = TransferKind.SPILL, TransferKind.RESTORE
 
@@ -369,8 +369,8 @@ def test_of_two_words_about_a_page_the_last_counts(rig: Rig) -> None:
 
 
 def test_enqueued_is_told_at_once_and_completed_only_by_the_event() -> None:
-    clock = HeldClock()
-    rig = Rig(clock=clock)
+    held = HeldStream()
+    rig = Rig(streams=Streams(held, held))
     request = rig.request()
     assert rig.compute(request, 0, 32) == []
     first, second = rig.transfer(SPILL, request.pages[0], False), rig.transfer(SPILL, request.pages[1], False)
@@ -378,24 +378,24 @@ def test_enqueued_is_told_at_once_and_completed_only_by_the_event() -> None:
     assert only(rig.idle(transfers=(second,))).enqueued == {second.id}
     assert rig.worker.in_flight == (1, 2, 3)
     assert rig.worker.poll() == []
-    clock.marks[2].is_done = True  # late, and in another order
+    held.marks[2].is_done = True  # late, and in another order
     assert only(rig.worker.poll()).completed == {second.id}
-    clock.marks[0].is_done = True
+    held.marks[0].is_done = True
     assert only(rig.worker.poll()).mirrored == {1: (32,)}
     assert rig.worker.in_flight == (2,)
-    clock.marks[1].is_done = True
+    held.marks[1].is_done = True
     assert only(rig.worker.poll()).completed == {first.id}
     assert rig.worker.poll() == [] and rig.worker.in_flight == ()
     rig.close()
 
 
 def test_the_proof_is_read_when_its_step_has_ended() -> None:
-    clock = HeldClock()
-    rig = Rig(clock=clock)
+    held = HeldStream()
+    rig = Rig(streams=Streams(held, held))
     request = rig.request()
     for step in range(3):
         rig.compute(request, 5 * step, 5 * step + 5)
-    for mark in clock.marks:
+    for mark in held.marks:
         mark.is_done = True
     proofs = [report.mirrored for report in rig.worker.poll()]
     assert proofs == [{1: (5,)}, {2: (5,)}, {3: (5,)}]
