@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import mmap
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -161,10 +162,14 @@ def _mapping(size: int, shared: Shared | None) -> Mapping:
 
 
 def _unit_tensors(layout: Layout, dtype: torch.dtype, mapping: Mapping) -> list[torch.Tensor]:
-    whole = torch.frombuffer(mapping.view, dtype=dtype)
+    """Each in a storage of its own: torch.compile misreads the column views of a tensor that begins inside one."""
     rows = layout.host_blocks * layout.block_size
-    sizes = [rows * len(unit.layers) * layout.spec.row_bytes // dtype.itemsize for unit in layout.units]
-    return [tensor.view(rows, -1) for tensor in whole.split_with_sizes(sizes)]
+    sizes = [rows * len(unit.layers) * layout.spec.row_bytes for unit in layout.units]
+    starts = accumulate(sizes, initial=0)
+    return [
+        torch.frombuffer(mapping.view, dtype=dtype, count=size // dtype.itemsize, offset=start).view(rows, -1)
+        for start, size in zip(starts, sizes, strict=False)
+    ]
 
 
 def _pin(layout: Layout, mapping: Mapping) -> PinnedMemory:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from hisparse_ops.memory.layout import Layout
-from hisparse_ops.memory.views import elements
+from hisparse_ops.memory.views import elements, layer_rows
 
 
 class KVPool:
@@ -30,7 +30,7 @@ class KVPool:
         self.storage = torch.empty(layout.device_bytes // dtype.itemsize, dtype=dtype, device=device)
         self._null_block().zero_()
         # Made once: a forward pass asks for them again and again.
-        self._layers = [self._layer_view(layer) for layer in range(layout.spec.num_layers)]
+        self._layers = [layer_rows(self.storage, layout, self.width, layer) for layer in range(layout.spec.num_layers)]
         self._index = {leader: self._index_view(leader) for leader in layout.spec.leaders}
 
     @property
@@ -46,8 +46,7 @@ class KVPool:
         return self.storage.nbytes
 
     def layer_rows(self, layer: int) -> torch.Tensor:
-        """[rows, width]: the flat row view of one layer. It ends with the layer's page in the last block,
-        so that the views of all layers have equally many rows."""
+        """[rows, width]: the flat row view of one layer, see `views.layer_rows`."""
         self.layout.slot_of(layer)  # refuses a layer that is not there, -1 too
         return self._layers[layer]
 
@@ -62,12 +61,6 @@ class KVPool:
 
     def _null_block(self) -> torch.Tensor:
         return self.storage[: self.layout.block_bytes // self.dtype.itemsize]
-
-    def _layer_view(self, layer: int) -> torch.Tensor:
-        layout = self.layout
-        first = layout.slot_of(layer) * layout.block_size
-        rows = (layout.num_blocks - 1) * layout.block_stride + layout.block_size
-        return self.storage.view(-1, self.width)[first : first + rows]
 
     def _index_view(self, leader: int) -> torch.Tensor:
         layout = self.layout

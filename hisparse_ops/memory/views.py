@@ -1,4 +1,5 @@
-"""The host pool's tensors and what is cut from them, on the host or as the device sees them."""
+"""What is cut from the pools' tensors: layers of the GPU pool, and units and layers of the host pool, as the host
+or the device sees them."""
 
 from __future__ import annotations
 
@@ -14,6 +15,14 @@ def elements(num_bytes: int, dtype: torch.dtype, name: str) -> int:
     if num_bytes % dtype.itemsize:
         raise LayoutError(f"{name}={num_bytes} is not a whole number of {dtype} elements")
     return num_bytes // dtype.itemsize
+
+
+def layer_rows(storage: torch.Tensor, layout: Layout, width: int, layer: int) -> torch.Tensor:
+    """[rows, width]: the flat row view of one layer of the GPU pool `storage` [elements]. It ends with the layer's
+    page in the last block, so that the views of all layers have equally many rows."""
+    first = layout.slot_of(layer) * layout.block_size
+    rows = (layout.num_blocks - 1) * layout.block_stride + layout.block_size
+    return storage.view(-1, width)[first : first + rows]
 
 
 class HostViews:

@@ -1,6 +1,6 @@
 """A SparseKV without pools, pages or plans: every row ever written, in one tensor per layer.
 
-The oracle of the integration tests. Unwritten rows are NaN, so that reading one shows in the logits.
+The oracle of the models' tests. Unwritten rows are NaN, so that reading one shows in the logits.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from bisect import bisect_right
 import torch
 from torch import Tensor
 
-from hisparse_ops.integrations.transformers import TransformersModel
+from hisparse_ops.engine import ModelRunner
 
 
 class DenseHistory:
     """The rows of one request, and the SparseKV of each of its forward passes."""
 
-    def __init__(self, model: TransformersModel, capacity: int) -> None:
+    def __init__(self, model: ModelRunner, capacity: int) -> None:
         spec = model.spec
         self.model = model
-        self.rows = torch.full((spec.num_layers, capacity, model.width), torch.nan, dtype=model.dtype)
+        width, index_width = (size // model.dtype.itemsize for size in (spec.row_bytes, spec.index_row_bytes))
+        self.rows = torch.full((spec.num_layers, capacity, width), torch.nan, dtype=model.dtype)
         self.index = {
-            leader: torch.full((capacity, model.index_width), torch.nan, dtype=model.dtype) for leader in spec.leaders
+            leader: torch.full((capacity, index_width), torch.nan, dtype=model.dtype) for leader in spec.leaders
         }
         self.length = 0
 

@@ -123,6 +123,13 @@ def test_the_host_pool_starts_on_a_page_with_zeros() -> None:
         assert not any(pool.unit_tensor(unit).any() for unit in range(4))
 
 
+def test_every_host_tensor_begins_its_storage() -> None:
+    """torch.compile misreads column views of a tensor that begins inside one."""
+    with HostPool(layout_of(), torch.float32, pin=False) as pool:
+        tensors = [pool.unit_tensor(unit) for unit in range(len(pool.layout.units))]
+        assert len(tensors) > 1 and all(tensor.storage_offset() == 0 for tensor in tensors)
+
+
 @pytest.mark.parametrize("pool_type", [KVPool, HostPool])
 def test_rows_must_be_whole_elements(pool_type: type[KVPool] | type[HostPool]) -> None:
     spec = ModelSpec(1, (0,), row_bytes=12, index_row_bytes=12, block_size=4, top_k=1)
