@@ -251,23 +251,29 @@ class Control:
     # --- what a request gives back
 
     def cut(self, edit: Edit, r: int, keep: int) -> None:
-        """The pages from `keep` on leave their request."""
-        for p in reversed(range(keep, len(edit.requests[r].pages))):
-            self.give_back_gpu(edit, r, p)
-            edit.release_host(edit.requests[r].pages[p].host)
-            edit.change(r, pages=edit.requests[r].pages[:p])
+        """The pages from `keep` on leave their request, the last one first."""
+        pages = edit.requests[r].pages
+        for p in reversed(range(keep, len(pages))):
+            self.let_go(edit, r, p)
+            edit.release_host(pages[p].host)
+        edit.change(r, pages=pages[:keep])
 
     def give_back_gpu(self, edit: Edit, r: int, p: int) -> None:
-        """Nothing is read from the page any more; a transfer of it goes on without an owner."""
+        self.let_go(edit, r, p)
+        edit.change_page(r, p, gpu=(), keys=(), held=False)
+
+    def let_go(self, edit: Edit, r: int, p: int) -> None:
+        """Nothing is read from the page's GPU blocks any more; a transfer of it goes on without an owner."""
         page = edit.requests[r].pages[p]
         if page.held:
             edit.release_gpu(page.gpu)
         edit.release_gpu(page.keys)
-        edit.change_page(r, p, gpu=(), keys=(), held=False)
         self.disown(edit, r, p)
 
     def disown(self, edit: Edit, r: int, p: int) -> None:
-        edit.transfers = [t._replace(owner=NOBODY) if (t.owner, t.page) == (r, p) else t for t in edit.transfers]
+        for i, transfer in enumerate(edit.transfers):
+            if transfer.owner == r and transfer.page == p:
+                edit.transfers[i] = transfer._replace(owner=NOBODY)
 
     def vacate(self, edit: Edit, r: int, **fields: Any) -> None:
         """The state row is empty, or has a new request. What its hot buffer caches stays until a new

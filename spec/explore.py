@@ -12,7 +12,7 @@ from .invariants import Broken, check_state, check_step
 from .model import Action, Model
 from .sometimes import Sometimes
 from .state import State
-from .symmetry import key
+from .symmetry import Symmetry
 
 BYTES_PER_STATE = 1100  # a key and its parent, and its share of the two open layers; measured
 PROGRESS_SECONDS = 5.0
@@ -64,9 +64,10 @@ def explore(
         raise TooLarge(f"this bound has more than {at_least(bounds):,} states, and memory holds about {limit:,}")
     start = shown = time.monotonic()
     found = Exploration(bounds)
+    key = Symmetry(bounds).key
     first = model.initial()
-    origin: dict[bytes, tuple[bytes, Action] | None] = {key(bounds, first): None}
-    layer: list[tuple[bytes, State]] = [(key(bounds, first), first)]
+    origin: dict[bytes, tuple[bytes, Action] | None] = {key(first): None}
+    layer: list[tuple[bytes, State]] = [(key(first), first)]
     while layer:
         found.depth += 1
         below: list[tuple[bytes, State]] = []
@@ -78,7 +79,9 @@ def explore(
                     check_step(bounds, state, action, after)
                     if sometimes is not None:
                         sometimes.look(bounds, state, action, after)
-                    new = key(bounds, after)
+                    if after is state:
+                        continue
+                    new = key(after)
                     if new in origin:
                         continue
                     check_state(bounds, after)

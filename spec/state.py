@@ -12,6 +12,7 @@ stream now will see; `durable[rank][host]` is what is really there. A page's pha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 from .bounds import Bounds
@@ -142,6 +143,12 @@ def pending(state: State, request: int, page: int) -> Transfer | None:
         if transfer.owner == request and transfer.page == page:
             return transfer
     return None
+
+
+def pages_of(state: State) -> Iterator[tuple[int, int, Page]]:
+    for r, request in enumerate(state.requests):
+        for p, page in enumerate(request.pages):
+            yield r, p, page
 
 
 def phase(state: State, request: int, index: int) -> str:

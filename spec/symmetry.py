@@ -8,86 +8,102 @@ exact, no digest.
 from __future__ import annotations
 
 from .bounds import Bounds
-from .state import NOBODY, Content, Request, State, name_of
+from .state import NOBODY, Request, State, name_of
 
 _END = 255  # closes a list
 
 
-class Renaming:
+class Renaming(dict[int, int]):
     """Ids in order of first use; 0 stays 0."""
 
     def __init__(self) -> None:
-        self._new = {0: 0}
+        super().__init__({0: 0})
 
-    def __call__(self, block: int) -> int:
-        return self._new.setdefault(block, len(self._new))
-
-    def order(self) -> list[int]:
-        return list(self._new)
+    def __missing__(self, block: int) -> int:
+        new = self[block] = len(self)
+        return new
 
 
 def _shape(request: Request) -> tuple[object, ...]:
     """What a request looks like without block ids."""
-    pages = tuple([(len(p.gpu), p.held, p.clean, p.proven, p.tainted, len(p.keys)) for p in request.pages])
+    pages = [(len(p.gpu), p.held, p.clean, p.proven, p.tainted, len(p.keys)) for p in request.pages]
     return (request.status, pages, request.computed, request.final, request.draft, len(request.hot), request.published)
 
 
-def key(bounds: Bounds, state: State) -> bytes:
-    order = sorted(range(len(state.requests)), key=lambda r: _shape(state.requests[r]))
-    names = _renamed_names(bounds, order)
-    gpu, host = Renaming(), Renaming()
-    out: list[int] = []
-    for r in order:
-        request = state.requests[r]
-        out += (request.status, request.computed, request.final, request.draft, request.published)
-        for page in request.pages:
-            out += (host(page.host), page.held + 2 * page.clean + 4 * page.tainted, page.proven, *map(gpu, page.gpu))
-            out += (_END, *map(gpu, page.keys), _END)
-        out += (_END, *map(gpu, request.hot), _END)
-        for block, content in request.lines:
-            out += (host(block), *_rename(bounds, names, content))
+class Symmetry:
+    """Keys of the states within one bound."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self._renamed: dict[tuple[int, ...], tuple[dict[int, int], dict[int, int]]] = {}
+
+    def key(self, state: State) -> bytes:
+        shapes = [_shape(request) for request in state.requests]
+        order = tuple(sorted(range(len(shapes)), key=shapes.__getitem__))
+        names, tags = self._renamed.get(order) or self._rename(order)
+        place = {NOBODY: NOBODY, **{r: new for new, r in enumerate(order)}}
+        gpu, host = Renaming(), Renaming()
+        out: list[int] = []
+        for r in order:
+            request = state.requests[r]
+            out += (request.status, request.computed, request.final, request.draft, request.published)
+            for page in request.pages:
+                out += (host[page.host], page.held + 2 * page.clean + 4 * page.tainted, page.proven)
+                out += [gpu[block] for block in page.gpu]
+                out.append(_END)
+                out += [gpu[block] for block in page.keys]
+                out.append(_END)
+            out.append(_END)
+            out += [gpu[block] for block in request.hot]
+            out.append(_END)
+            for block, content in request.lines:
+                out.append(host[block])
+                out += [tags[tag] for tag in content]
+            out.append(_END)
+        for t in sorted(state.transfers, key=lambda t: (place[t.owner], t.page, t.kind, t.progress, t.known)):
+            out += (
+                t.kind,
+                place[t.owner],
+                t.page,
+                host[t.host],
+                host[t.source],
+                *[gpu[block] for block in t.gpu],
+                _END,
+            )
+            out += (t.leases_gpu + 2 * t.moves + 4 * t.lost, *t.progress, *t.known)
+            out += [tags[tag] for content in t.payload for tag in content]
         out.append(_END)
-    new_place = {r: place for place, r in enumerate(order)}
-    for t in sorted(
-        state.transfers, key=lambda t: (new_place.get(t.owner, NOBODY), t.page, t.kind, t.progress, t.known)
-    ):
-        out += (t.kind, new_place.get(t.owner, NOBODY), t.page, host(t.host), host(t.source), *map(gpu, t.gpu), _END)
-        out += (t.leases_gpu + 2 * t.moves + 4 * t.lost, *t.progress, *t.known)
-        for content in t.payload:
-            out += _rename(bounds, names, content)
-    out.append(_END)
-    for name, block in sorted([(names[name], block) for name, block in state.prefix]):
-        out += (name, host(block))
-    out.append(_END)
-    for copies in (state.copies, state.key_copies):
-        for block, copy in sorted([(host(block), tuple(map(gpu, copy))) for block, copy in copies]):
-            out += (block, *copy)
+        for name, block in sorted([(names[name], block) for name, block in state.prefix]):
+            out += (name, host[block])
         out.append(_END)
-    for step in state.steps:
-        out += (*sorted(map(gpu, step.gpu)), _END, *sorted(map(host, step.host)), _END)
-    out.append(_END)
-    for entry in sorted(state.fenced):
-        out += (entry.steps, *map(gpu, entry.gpu), _END, host(entry.host))
-    out.append(_END)
-    for block in gpu.order():  # blocks that nobody names are blank, and alike
-        out += (state.gpu_refs[block], block in state.gpu_free, *_rename(bounds, names, state.gpu[block]))
-    out.append(_END)
-    for block in host.order():
-        out += (state.host_refs[block], block in state.host_free)
-        for view in (*state.stream, *state.durable):
-            out += _rename(bounds, names, view[block])
-    return bytes(out)
+        for copies in (state.copies, state.key_copies):
+            for block, copy in sorted([(host[block], [gpu[b] for b in copy]) for block, copy in copies]):
+                out += (block, *copy)
+            out.append(_END)
+        for step in state.steps:
+            out += (*sorted([gpu[b] for b in step.gpu]), _END, *sorted([host[b] for b in step.host]), _END)
+        out.append(_END)
+        for entry in sorted(state.fenced):
+            out += (entry.steps, *[gpu[block] for block in entry.gpu], _END, host[entry.host])
+        out.append(_END)
+        for block in gpu:  # blocks that nobody names are blank, and alike
+            out += (state.gpu_refs[block], block in state.gpu_free, *[tags[tag] for tag in state.gpu[block]])
+        out.append(_END)
+        for block in host:
+            out += (state.host_refs[block], block in state.host_free)
+            for view in (*state.stream, *state.durable):
+                out += [tags[tag] for tag in view[block]]
+        return bytes(out)
 
-
-def _renamed_names(bounds: Bounds, order: list[int]) -> dict[int, int]:
-    """Page names after the requests have changed places."""
-    return {
-        name_of(bounds, r, page): name_of(bounds, place, page)
-        for place, r in enumerate(order)
-        for page in range(bounds.pages)
-    }
-
-
-def _rename(bounds: Bounds, names: dict[int, int], content: Content) -> list[int]:
-    rows = 2 * bounds.rows
-    return [tag and names[(tag - 1) // rows] * rows + (tag - 1) % rows + 1 for tag in content]
+    def _rename(self, order: tuple[int, ...]) -> tuple[dict[int, int], dict[int, int]]:
+        """Page names and tags after the requests have changed places."""
+        bounds = self.bounds
+        names = {
+            name_of(bounds, r, page): name_of(bounds, place, page)
+            for place, r in enumerate(order)
+            for page in range(bounds.pages)
+        }
+        of_page = 2 * bounds.rows  # tags
+        tags = {old * of_page + i: new * of_page + i for old, new in names.items() for i in range(1, of_page + 1)}
+        self._renamed[order] = (names, {0: 0, **tags})
+        return self._renamed[order]

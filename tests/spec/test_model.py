@@ -34,11 +34,11 @@ def all_broken(mutation: Mutation, story) -> set[str]:
     before = after = model.initial()
     for action in story:
         before, after = after, model.apply(after, action)
-    for name, _, check in STATE_INVARIANTS:
-        if check(mutation.bounds, after):
+    for name, _, wrong in STATE_INVARIANTS:
+        if wrong(mutation.bounds, after):
             broken.add(name)
-    for name, _, check in STEP_INVARIANTS:
-        if check(mutation.bounds, before, story[-1], after):
+    for name, _, wrong, kinds in STEP_INVARIANTS:
+        if (not kinds or story[-1][0] in kinds) and wrong(mutation.bounds, before, story[-1], after):
             broken.add(name)
     return broken
 
