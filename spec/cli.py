@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from dataclasses import fields, replace
 
-from .bounds import PROFILES, Bounds
+from .bounds import DEEP, PROFILES, Bounds
 from .explore import Exploration, TooLarge, explore
 from .liveness import check_liveness
-from .model import Action, Model
+from .model import Action, Model, kinds
 from .sometimes import Sometimes
 from .steps import check_streams
-from .walk import WORLD, walk
+from .walk import WORLDS, walk
 
+WALK_STEPS = 2500
 WALKS_FOR_SITUATIONS = 10  # seeds at most, until every situation has been met
+SETS = {"all": list(PROFILES), "deep": list(DEEP)}  # of profiles
 LIVENESS_EVERY = 20  # states of a walk
 
 
@@ -23,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m spec", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     explorer = commands.add_parser("explore", help="visit every state within bounds")
-    explorer.add_argument("--profile", choices=[*PROFILES, "all"], default="core", help="which family of actions")
+    explorer.add_argument("--profile", choices=[*PROFILES, *DEEP, *SETS], default="core", help="which world")
     explorer.add_argument("--json", action="store_true", help="print one JSON object per profile")
     explorer.add_argument("--max-states", type=int, help="stop beyond this many (default: what memory holds)")
     for bound in fields(Bounds):
@@ -32,33 +35,34 @@ def main(arguments: list[str] | None = None) -> int:
     walker = commands.add_parser("walk", help="seeded walks in a larger world, liveness checked on the way")
     walker.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
     walker.add_argument("--seeds", type=int, default=10, help="how many (default 10)")
-    walker.add_argument("--steps", type=int, default=3000, help="actions of each walk (default 3000)")
+    walker.add_argument("--steps", type=int, default=WALK_STEPS, help=f"actions of each walk (default {WALK_STEPS})")
     commands.add_parser("streams", help="every interleaving of overlapping steps, with and without each wait")
     options = parser.parse_args(arguments)
     if options.command == "streams":
         return check_streams()
     if options.command == "walk":
-        return _walk(Sometimes(), range(options.seed, options.seed + options.seeds), options.steps, liveness=True)
+        seeds = range(options.seed, options.seed + options.seeds)
+        return _walk(Sometimes(), Counter(), seeds, options.steps, liveness=True)
     return _explore(options)
 
 
 def _explore(options: argparse.Namespace) -> int:
-    names = list(PROFILES) if options.profile == "all" else [options.profile]
-    sometimes = Sometimes()
-    for name in names:
+    profiles, sometimes, taken = PROFILES | DEEP, Sometimes(), Counter[str]()
+    for name in SETS.get(options.profile, [options.profile]):
         given = {b.name: getattr(options, b.name, None) for b in fields(Bounds)}
-        bounds = replace(PROFILES[name].bounds, **{k: v for k, v in given.items() if v is not None})
+        bounds = replace(profiles[name].bounds, **{k: v for k, v in given.items() if v is not None})
         try:
             found = explore(Model(bounds), sometimes, _progress, options.max_states)
         except TooLarge as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 2
+        taken.update(found.actions)
         if options.json:
             print(json.dumps({"profile": name, **found.as_json()}))
         else:
             print(
-                f"{name:8} {found.states:>9,} states {found.transitions:>11,} transitions  depth {found.depth:>3} "
-                f"{found.seconds:7.1f} s  {PROFILES[name].sentence}",
+                f"{name:14} {found.states:>9,} states {found.transitions:>11,} transitions  depth {found.depth:>3} "
+                f"{found.seconds:7.1f} s  {profiles[name].sentence}",
                 flush=True,
             )
         if found.broken:
@@ -66,20 +70,28 @@ def _explore(options: argparse.Namespace) -> int:
             return 1
     if options.profile != "all":
         return 0
-    wrong = _walk(sometimes, range(WALKS_FOR_SITUATIONS), 2500, liveness=False)
-    if sometimes.missing:
-        print("never met: " + "; ".join(sometimes.missing), file=sys.stderr)
+    seeds = range(WALKS_FOR_SITUATIONS)
+    return _walk(sometimes, taken, seeds, WALK_STEPS, liveness=False) or _uncovered(sometimes, taken)
+
+
+def _uncovered(sometimes: Sometimes, taken: Counter[str]) -> int:
+    """A search that has not taken every kind of action and met every situation has looked in the wrong places."""
+    missing = [f"never taken: {kind}" for kind in sorted(kinds() - set(taken))]
+    missing += [f"never met: {sentence}" for sentence in sometimes.missing]
+    if missing:
+        print("\n".join(missing), file=sys.stderr)
         return 1
-    print(f"all {len(sometimes.met)} situations met", file=sys.stderr)
-    return wrong
+    print(f"all {len(taken)} kinds of action taken, all {len(sometimes.met)} situations met", file=sys.stderr)
+    return 0
 
 
-def _walk(sometimes: Sometimes, seeds: range, steps: int, liveness: bool) -> int:
-    """Walks with all families of actions at once, with and without the eager mirror."""
+def _walk(sometimes: Sometimes, taken: Counter[str], seeds: range, steps: int, liveness: bool) -> int:
+    """Walks with all families of actions at once, in each of the larger worlds."""
     for seed in seeds:
-        for bounds in (WORLD, replace(WORLD, mirror=True)):
+        for bounds in WORLDS.values():
             model = Model(bounds)
             walked = walk(model, seed, steps, sometimes)
+            taken.update(walked.actions)
             if walked.broken:
                 print("\n".join([walked.message, *map(str, walked.story)]), file=sys.stderr)
                 return 1
@@ -87,7 +99,8 @@ def _walk(sometimes: Sometimes, seeds: range, steps: int, liveness: bool) -> int
                 _check_along(model, walked.story)
         if liveness:
             print(
-                f"seed {seed}: 2 walks of {steps:,} actions, liveness from every {LIVENESS_EVERY}th state", flush=True
+                f"seed {seed}: {len(WORLDS)} walks of {steps:,} actions, liveness from every {LIVENESS_EVERY}th state",
+                flush=True,
             )
         elif not sometimes.missing:
             break

@@ -134,18 +134,20 @@ class Environment(Control):
         page = request.pages[p]
         require(page.host in dict(state.prefix).values() and request.published == p + 1, "a shared last page")
         require(pending(state, r, p) is None, "no transfer of the page")
-        self.require_blank(state, gpu, bounds.groups)
+        self.require_blank(state, gpu, bounds.groups + bounds.keys)
         require(host in blank_host(state), "a blank host block")
+        resident, keys = gpu[: bounds.groups], gpu[bounds.groups :]
         edit.take_host(host)
         edit.take_gpu(gpu)
-        edit.write_gpu(gpu, edit.stream[0][page.host])
+        edit.write_gpu(resident, edit.stream[0][page.host])
         for view in edit.stream:
             view[host] = view[page.host]
-        edit.change_page(r, p, host=host, gpu=gpu, held=True, clean=False, proven=bounds.rows - 1)
+        edit.change_page(r, p, host=host, gpu=resident, keys=keys, held=True, clean=False, proven=bounds.rows - 1)
         edit.change(r, computed=rows - 1, final=rows - 1, published=p)
         self.plan_transfer(edit, COPY, r, p, source=page.host)
         if page.held:
             edit.release_gpu(page.gpu)
+        edit.release_gpu(page.keys)
         edit.release_host(page.host)
 
     # --- the engine: a request ends

@@ -5,6 +5,7 @@ Policy is free in the model, and the channel is as bad as can be: whatever is al
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,9 +26,16 @@ from .state import (
     readable_leases,
 )
 
-__all__ = ["Action", "Model", "NotEnabled"]
+__all__ = ["Action", "Model", "NotEnabled", "kinds"]
 
 Action = tuple[Any, ...]  # name, then arguments
+
+
+def kinds() -> set[str]:
+    """The names of all actions: `grow`, and whatever is given a state and an edit of it."""
+    methods = inspect.getmembers(Environment, inspect.isfunction)
+    actions = {name for name, method in methods if list(inspect.signature(method).parameters)[1:3] == ["state", "edit"]}
+    return actions | {"grow"}
 
 
 class Model(Environment):
@@ -105,7 +113,7 @@ class Model(Environment):
         yield ("cool", r)
         yield ("finish", r)
         if bounds.copies:
-            yield ("cow", r, host, blank[: bounds.groups])
+            yield ("cow", r, host, page_blocks)
 
     def _of_page(self, r: int, p: int, blank: tuple[int, ...]) -> Iterator[Action]:
         yield ("spill", r, p)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from .bounds import Bounds
+from .bounds import Bounds, ReleaseAt
 from .invariants import Broken, check_state, check_step
 from .model import Action, Model
 from .sometimes import Sometimes
@@ -37,6 +37,12 @@ WORLD = Bounds(
     copies=True,
     lines=True,
 )
+WORLDS = {
+    "copied": WORLD,
+    "mirrored": replace(WORLD, mirror=True),
+    "late": replace(WORLD, release_at=ReleaseAt.COMPLETED),
+    "grouped": replace(WORLD, gpu=14, groups=2, keys=1),
+}
 
 
 @dataclass(slots=True)
