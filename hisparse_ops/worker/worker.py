@@ -69,7 +69,8 @@ class Worker:
             if pool is not None and (pool.layout != layout or pool.dtype != kv_pool.dtype):
                 raise ValueError(f"{name} must be made for the worker's layout and in {kv_pool.dtype}")
         self._layout = layout
-        self._epoch = epoch
+        self.rank = rank
+        self.epoch = epoch
         self._state_rows = state_rows
         self._max_pages = max_pages
         self._host_bytes = 0 if host_pool is None else host_pool.bytes
@@ -93,8 +94,8 @@ class Worker:
         `PlanError` for what this worker does not have; nothing has changed then."""
         if self._step is not None:
             raise WorkerOrderError(f"begin_step({plan.sequence}) while step {self._step.plan.sequence} is not ended")
-        if plan.epoch != self._epoch:
-            raise EpochError(f"a plan of epoch {plan.epoch} for a worker of epoch {self._epoch}")
+        if plan.epoch != self.epoch:
+            raise EpochError(f"a plan of epoch {plan.epoch} for a worker of epoch {self.epoch}")
         if self._last_sequence is not None and plan.sequence <= self._last_sequence:
             raise WorkerOrderError(f"step {plan.sequence} comes after step {self._last_sequence}")
         self._checker.check(plan)
@@ -223,6 +224,11 @@ class Worker:
         self._ledger.enqueue(_ids(transfers))
 
     # What it costs.
+
+    @property
+    def device(self) -> torch.device:
+        """Where its pages and tables are."""
+        return self._store.device
 
     @property
     def tables(self) -> PageTables:
