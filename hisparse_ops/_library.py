@@ -56,6 +56,11 @@ def load() -> None:
         torch.ops.load_library(cuda)
 
 
+def has_cuda_kernels() -> bool:
+    """Whether the ops run on a GPU: the CUDA half was built, and torch is one for CUDA."""
+    return bool(torch.version.cuda) and _find("_C_cuda") is not None
+
+
 def _find(name: str) -> str | None:
     spec = importlib.util.find_spec(f"hisparse_ops.{name}")
     if spec is not None:

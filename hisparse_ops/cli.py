@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from hisparse_ops.engine import ModelRunner
     from hisparse_ops.engine.replay import Outcome
-    from hisparse_ops.integrations.transformers import TransformersModel
 
 EXIT_DIFFERENT = 1
 EXIT_BAD_INPUT = 2
@@ -27,6 +27,8 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 _MIB = 1 << 20
 _TRACE_CORPUS_TOKENS = 15_000  # the longest help topic: windows of it stand for a trace's hash ids
+
+Sampler = Callable[[int, int], list[list[int]]]  # so many prompts of so many tokens
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -39,6 +41,12 @@ def main() -> None:
 class ModelName(StrEnum):
     SMOLLM2 = "smollm2"
     GLM_TINY = "glm-tiny"
+    COMPACT = "compact"
+
+
+class DeviceName(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 class DtypeName(StrEnum):
@@ -67,6 +75,9 @@ def _plain_errors() -> Iterator[None]:
 @app.command()
 def replay(
     model: Annotated[ModelName, typer.Option(help="Model to decode with.")] = ModelName.SMOLLM2,
+    device: Annotated[
+        DeviceName, typer.Option(help="Where the model computes and the device pool lies.")
+    ] = DeviceName.CPU,
     requests: Annotated[int, typer.Option(min=1, help="Requests to decode.")] = 8,
     context: Annotated[int, typer.Option(min=1, help="Prompt tokens of each request.")] = 2560,
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode for each request.")] = 24,
@@ -105,19 +116,20 @@ def replay(
         import torch
 
         from hisparse_ops.engine import replay as engine_replay
-        from hisparse_ops.integrations.transformers import load
 
-        runner = load(
-            model.value,
+        _check_device(device)
+        runner, sample = _load(
+            model,
+            seed,
             dtype=getattr(torch, dtype.value),
-            seed=seed,
             top_k=top_k,
             block_size=block_size,
             hot_slots=hot_slots,
+            device=device.value,
         )
         job = engine_replay.plan_job(
             runner,
-            _prompts(runner, requests, context, seed, trace),
+            _prompts(sample, requests, context, trace),
             new_tokens,
             prefill_chunk=prefill_chunk,
             device_bytes=device_pool,
@@ -125,6 +137,7 @@ def replay(
         )
         settings = {
             "model": model.value,
+            "device": device.value,
             "dtype": dtype.value,
             "requests": requests,
             "context": context,
@@ -148,17 +161,43 @@ def replay(
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _prompts(
-    runner: TransformersModel, requests: int, context: int, seed: int, trace: Path | None
-) -> list[Sequence[int]]:
-    """Real text (random tokens for a model without a tokenizer), in one piece each or cut as a trace says."""
+def _check_device(device: DeviceName) -> None:
+    """ValueError if a GPU is asked for where there is none, or where the package has no kernels for it."""
+    import torch
+
+    from hisparse_ops._library import has_cuda_kernels
+
+    if device is DeviceName.CUDA and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch finds no CUDA device on this machine")
+    if device is DeviceName.CUDA and not has_cuda_kernels():
+        raise ValueError(
+            "--device cuda: this installation has no CUDA kernels, because no nvcc was found when it was built"
+        )
+
+
+def _load(name: ModelName, seed: int, **settings: Any) -> tuple[ModelRunner, Sampler]:
+    """The model, and its prompts: real text, or random tokens for a model without a tokenizer."""
+    if name is ModelName.COMPACT:
+        from hisparse_ops import models
+
+        compact = models.load(seed=seed, **settings)
+        return compact, lambda count, tokens: models.random_prompts(compact.vocab_size, count, tokens, seed=seed)
+    from hisparse_ops.integrations import transformers
+
+    model = transformers.load(name.value, seed=seed, **settings)
+    return model, lambda count, tokens: [
+        prompt for _, prompt in transformers.sample_prompts(model, count, tokens, seed=seed)
+    ]
+
+
+def _prompts(sample: Sampler, requests: int, context: int, trace: Path | None) -> list[Sequence[int]]:
+    """Prompts in one piece each, or cut and shared as a trace says."""
     from hisparse_ops.engine.trace import read_trace, scaled_prompts
-    from hisparse_ops.integrations.transformers import sample_prompts
 
     if trace is None:
-        return [tokens for _, tokens in sample_prompts(runner, requests, context, seed=seed)]
+        return list(sample(requests, context))
     records = read_trace(trace, requests)
-    [(_, corpus)] = sample_prompts(runner, 1, _TRACE_CORPUS_TOKENS, seed=seed)
+    [corpus] = sample(1, _TRACE_CORPUS_TOKENS)
     return list(scaled_prompts(records, corpus, context))
 
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
-from hisparse_ops import ops
+from hisparse_ops import _library, ops
 from hisparse_ops.cli import EXIT_BAD_INPUT, EXIT_DIFFERENT, app
 
 SMALL_JOB = (
@@ -28,9 +29,10 @@ def replay(*arguments: str) -> Result:
     return call(*SMALL_JOB, *arguments)
 
 
-def test_table_verdict_and_figures(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["glm-tiny", "compact"])
+def test_table_verdict_and_figures(tmp_path: Path, model: str) -> None:
     path = tmp_path / "figures.json"
-    result = replay("--json", str(path))
+    result = replay("--model", model, "--json", str(path))
     assert result.exit_code == 0, result.output
     assert "tokens of hisparse are bit-identical to full residency" in result.output
     assert "logits of hisparse are bit-identical to full residency" in result.output
@@ -98,6 +100,21 @@ def test_bad_input_ends_in_one_sentence(arguments: Sequence[str], sentence: str)
     said = re.sub(r"[│╭╮╰╯─\s]+", " ", result.output)
     assert re.search(sentence, said), said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "cuda, sentence",
+    [
+        (False, "--device cuda: torch finds no CUDA device on this machine"),
+        (True, "--device cuda: this installation has no CUDA kernels"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_said_so(monkeypatch: pytest.MonkeyPatch, cuda: bool, sentence: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(_library, "has_cuda_kernels", lambda: False)
+    result = replay("--device", "cuda")
+    assert result.exit_code == EXIT_BAD_INPUT
+    assert sentence in result.output and "Traceback" not in result.output
 
 
 def test_a_corrupt_trace_names_the_line(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from hisparse_ops.control.config import CoordinatorConfig
 from hisparse_ops.control.coordinator import Coordinator
+from hisparse_ops.control.recording import Trace
+from hisparse_ops.control.recording import record as record_coordinator
 from hisparse_ops.control.types import Scheduled
 from hisparse_ops.engine.figures import Figures
 from hisparse_ops.engine.request import Phase, Request
@@ -23,6 +25,7 @@ from hisparse_ops.memory.host_pool import HostPool
 from hisparse_ops.memory.kv_pool import KVPool
 from hisparse_ops.memory.layout import Layout, ModelSpec
 from hisparse_ops.worker.errors import UnreadableError
+from hisparse_ops.worker.recording import record as record_worker
 from hisparse_ops.worker.sparse_kv import SparseKV
 from hisparse_ops.worker.worker import Worker
 
@@ -37,6 +40,10 @@ class ModelRunner(Protocol):
 
     @property
     def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes, and so where its rows lie."""
 
     @property
     def max_positions(self) -> int: ...
@@ -76,10 +83,14 @@ class Engine:
         self._layout = layout
         self._config = config
         max_pages = layout.pages(config.max_context)
-        self._host_pool = HostPool(layout, model.dtype) if layout.host_blocks else None
+        on_gpu = model.device.type == "cuda"
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(model.device)
+            self._bytes_before = torch.cuda.memory_allocated(model.device)
+        self._host_pool = HostPool(layout, model.dtype, pin=on_gpu) if layout.host_blocks else None
         self._worker = Worker(
             layout,
-            KVPool(layout, model.dtype),
+            KVPool(layout, model.dtype, model.device),
             self._host_pool,
             state_rows=config.max_requests,
             max_pages=max_pages,
@@ -111,6 +122,11 @@ class Engine:
     def close(self) -> None:
         if self._host_pool is not None:
             self._host_pool.close()
+
+    def record(self, trace: Trace) -> None:
+        """Record what control and worker do, until the trace is closed. Before the first step."""
+        record_coordinator(self._coordinator, trace, {"torch": torch.__version__, "device": self._worker.device.type})
+        record_worker(self._worker, trace.write)
 
     def add(self, request: Request) -> None:
         """Queue a request. ValueError if its id is live or it could never fit."""
@@ -196,9 +212,16 @@ class Engine:
             mirrored_bytes=counters["mirror_bytes"],
             spilled_pages=self._coordinator.snapshot().totals.spilled_pages,
             reused_tokens=self._scheduler.reused_tokens,
-            device_peak_bytes=counters["device_bytes"],
+            device_peak_bytes=self._device_peak(counters["device_bytes"]),
             host_peak_bytes=counters["host_bytes"],
         )
+
+    def _device_peak(self, worker_bytes: int) -> int:
+        """On a GPU all that was taken since the engine was made; on the CPU what stands for a GPU's memory."""
+        device = self._model.device
+        if device.type == "cuda":
+            return torch.cuda.max_memory_allocated(device) - self._bytes_before
+        return worker_bytes
 
     def _forward(self, s: Slice) -> Tensor | None:
         """Logits of the slice's last row; None if a page of its context did not arrive."""

@@ -23,7 +23,7 @@ class Figures:
     mirrored_bytes: int
     spilled_pages: int  # made durable on the host
     reused_tokens: int  # found in the prefix cache at admission
-    device_peak_bytes: int  # pool, staging area, tables and hot state
+    device_peak_bytes: int  # pool, staging area, tables, hot state; on a GPU also what is computed
     host_peak_bytes: int
 
     @property

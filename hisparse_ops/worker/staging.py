@@ -11,6 +11,8 @@ So they are copied side by side, for all layers of one unit at a time, into an a
 
 from __future__ import annotations
 
+from weakref import ref
+
 import torch
 
 from hisparse_ops import ops
@@ -28,7 +30,8 @@ class StagingArea:
         self._kv_pool = kv_pool
         self._host = host
         self.pages = pages
-        self._holds: tuple[object, int] | None = None  # whose context, and of which unit
+        # Whose context, and of which unit. Weakly: the pools must go with their last user, not when a cycle is found.
+        self._holds: tuple[ref[object], int] | None = None
         layers = max(len(unit.layers) for unit in layout.units) if pages else 0
         rows = (pages + 1) * layout.block_size
         self._area = torch.empty(layers, rows, kv_pool.width, dtype=kv_pool.dtype, device=kv_pool.device)
@@ -45,9 +48,10 @@ class StagingArea:
 
         Every page of the context must be mapped, and there must be room for all of them.
         """
-        if self._holds == (owner, unit):
+        holds = (ref(owner), unit)
+        if self._holds == holds:
             return False
-        self._holds = (owner, unit)
+        self._holds = holds
         layout = self._layout
         page_tables = tables.of_group(layout.group_of(layout.units[unit].leader))
         _, staged, resident_blocks, host_blocks = ops.stage_prefill(

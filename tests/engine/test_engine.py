@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
+from weakref import ref
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from hisparse_ops.control import CoordinatorConfig
 from hisparse_ops.control.admission import AdmissionLedger
 from hisparse_ops.control.types import Limits
 from hisparse_ops.engine import Engine, EngineConfig, Phase, Request
+from hisparse_ops.engine import engine as engine_module
 from hisparse_ops.memory.layout import LayoutError, plan_layout
 from hisparse_ops.worker.errors import UnreadableError
 from hisparse_ops.worker.page_copies import PageCopies
@@ -210,6 +213,22 @@ def test_planner_and_admission_charge_the_same():
         ledger = AdmissionLedger(layout, CoordinatorConfig(max_requests=1, max_pages=1000))
         charge = ledger.charge_of(Limits(max_tokens=tokens, max_step_tokens=chunk))
         assert charge.blocks == layout.reserve_blocks(tokens, chunk)
+
+
+def test_the_device_pool_goes_with_the_engine(monkeypatch):
+    """At once, without the garbage collector: on a GPU the next engine needs that memory."""
+    pools = []
+    make = engine_module.KVPool
+    monkeypatch.setattr(engine_module, "KVPool", lambda *args: pools.append(ref(pool := make(*args))) or pool)
+    toy, chunk = model(block_size=4), 8
+    gc.disable()
+    try:
+        decode(
+            toy, small_layout(toy, 1.6, chunk), [Request(str(i), p, 12) for i, p in enumerate(prompts(3, 96))], chunk
+        )
+        assert [pool() for pool in pools] == [None]
+    finally:
+        gc.enable()
 
 
 class TestBadInput:

@@ -27,6 +27,7 @@ class ToyModel:
         leaders: tuple[int, ...] = (0, 1, 3),
     ) -> None:
         self.dtype = dtype
+        self.device = torch.device("cpu")
         self.max_positions = 1 << 20
         self.spec = ModelSpec(
             num_layers=layers,

@@ -53,6 +53,12 @@ class TransformersModel:
         return dtype
 
     @property
+    def device(self) -> torch.device:
+        """Where weights, rows and index keys lie."""
+        device: torch.device = self.module.device
+        return device
+
+    @property
     def vocab_size(self) -> int:
         return int(self.module.config.vocab_size)
 
@@ -85,7 +91,7 @@ class TransformersModel:
         if kv.top_k != self.spec.top_k:
             raise ValueError(f"kv.top_k must be the model's, {self.spec.top_k}, got {kv.top_k}")
         logits: Tensor = self.module(
-            input_ids=torch.tensor([tokens], device=self.module.device),
+            input_ids=torch.tensor([tokens], device=self.device),
             cache=SparseCache(kv, self.spec.leaders, self.spec.num_layers),
             logits_to_keep=1,
         ).logits
@@ -114,6 +120,7 @@ def load(
     top_k: int | None = None,
     block_size: int = 64,
     hot_slots: int | None = None,
+    device: torch.device | str = "cpu",
 ) -> TransformersModel:
     """A model by name, from what is installed; nothing is downloaded.
 
@@ -125,6 +132,7 @@ def load(
         seed: of glm-tiny's weights.
         top_k: positions a query attends to; None = 64 for glm-tiny, 256 for smollm2.
         block_size, hot_slots: as in `ModelSpec`.
+        device: of weights and rows.
 
     Raises ValueError for an unknown name or another dtype, ImportError naming what to install.
     """
@@ -136,9 +144,9 @@ def load(
     from hisparse_ops.integrations.transformers import models
 
     if name == "glm-tiny":
-        module = models.glm_tiny(dtype, seed, models.GLM_TINY_TOP_K if top_k is None else top_k)
+        module = models.glm_tiny(dtype, seed, models.GLM_TINY_TOP_K if top_k is None else top_k).to(device)
         return TransformersModel(name, module, models.indexed_spec(module, block_size, hot_slots))
     module, tokenizer = models.smollm2(dtype)
     top_k = models.SMOLLM2_TOP_K if top_k is None else top_k
     spec = models.dense_spec(module, models.SMOLLM2_LEADERS, top_k, block_size, hot_slots)
-    return TransformersModel(name, module, spec, tokenizer)
+    return TransformersModel(name, module.to(device), spec, tokenizer)

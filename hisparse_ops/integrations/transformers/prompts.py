@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pydoc_data.topics import topics
 
-import torch
-
 from hisparse_ops.integrations.transformers.model import TransformersModel
+from hisparse_ops.models.prompts import random_prompts
 
 
 def sample_prompts(model: TransformersModel, count: int, tokens: int, *, seed: int = 0) -> list[tuple[str, list[int]]]:
@@ -20,7 +19,8 @@ def sample_prompts(model: TransformersModel, count: int, tokens: int, *, seed: i
     if count < 0 or tokens < 1:
         raise ValueError(f"count must be >= 0 and tokens >= 1, got {count} and {tokens}")
     if model.tokenizer is None:
-        return _random_prompts(model.vocab_size, count, tokens, seed)
+        prompts = random_prompts(model.vocab_size, count, tokens, seed=seed)
+        return [(f"random {number + 1}", prompt) for number, prompt in enumerate(prompts)]
     # No token is shorter than a character: a topic with fewer characters need not be encoded.
     texts = {title: model.encode(text) for title, text in topics.items() if len(text) >= tokens}
     windows = [
@@ -31,9 +31,3 @@ def sample_prompts(model: TransformersModel, count: int, tokens: int, *, seed: i
     if len(windows) < count:
         raise ValueError(f"count must be at most {len(windows)} for prompts of {tokens} tokens, got {count}")
     return [(f"{title} {part + 1}" if part else title, ids) for part, _, title, ids in sorted(windows)[:count]]
-
-
-def _random_prompts(vocab_size: int, count: int, tokens: int, seed: int) -> list[tuple[str, list[int]]]:
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(vocab_size, (count, tokens), generator=generator).tolist()
-    return [(f"random {number + 1}", prompt) for number, prompt in enumerate(ids)]
