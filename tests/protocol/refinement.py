@@ -1,8 +1,9 @@
 """Whether a step of the coordinator is a step of the model.
 
 `judge` asks every invariant about the state that a call left, and about the change. `compare` says
-more: where control has nothing to choose (reports, steps that end, requests that end), its books must
-be exactly the model's after the same action. `check_free_queue` holds it to the order of its queue.
+more: control's books must be exactly the model's. Where control has nothing to choose (reports, steps
+that end, requests that end) after the same action, else after the actions that `witness` reads off.
+`check_free_queue` holds it to the order of its queue.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from protocol.abstraction import FOREVER
+from protocol.witness import Beyond, decisions, follow
 
 from spec.invariants import check_state, check_step
-from spec.model import Model, NotEnabled
+from spec.model import NotEnabled
 from spec.state import COMPLETED, ENQUEUED, FAILED, IMPORTING, NOBODY, RESTORE, Fenced, Request, State, Transfer
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 Action = tuple[Any, ...]
 Gpu = tuple[int, ...]  # a page's blocks, one per resident group
 FACTS = {"enqueued": ENQUEUED, "completed": COMPLETED, "failed": FAILED}
+CHOOSES = ("admit", "step")
+FORGETS = ("reset", "restart")
 NOTHING_HAPPENS = ("query", "lose", "stranger", "run", "arrive", "import_write", "takeback")
 ENDS = {"finish": "finish", "abort": "preempt", "preempt": "preempt"}
 
@@ -37,14 +41,16 @@ def judge(world: World, before: State, action: Action, after: State) -> None:
         check_step(world.bounds, before, (name if name in ("query", "reset") else "other",), after)
 
 
-def compare(world: World, before: State, action: Action, after: State) -> None:
-    """Control's books against the model's, where nothing is left to choose."""
+def compare(world: World, before: State, action: Action, after: State) -> list[Action]:
+    """Control's books against the model's after the same call. Where control has nothing to choose that is one
+    action, else those that `witness` finds. Returns them; empty where the model does not go."""
     try:
-        expected = _in_the_model(world, before, action)
+        taken = _in_the_model(world, before, action, after)
     except NotEnabled as need:
         raise AssertionError(f"control did {action}, for which the model needs {need}") from None
-    if expected is None:
-        return
+    if taken is None:
+        return []
+    expected, steps = taken
     for field in ("prefix", "copies", "key_copies", "gpu_refs", "host_refs", "gpu_free", "host_free"):
         want, got = getattr(expected, field), getattr(after, field)
         assert want == got, f"model: {field} after {action[0]} is {got}, not {want}"
@@ -55,22 +61,44 @@ def compare(world: World, before: State, action: Action, after: State) -> None:
         assert want == got, f"model: a request after {action[0]} is {got}, not {want}"
     want, got = [_entry(t) for t in expected.transfers], [_entry(t) for t in after.transfers]
     assert sorted(want) == sorted(got), f"model: transfers after {action[0]} are {got}, not {want}"
+    return steps
 
 
-def _in_the_model(world: World, before: State, action: Action) -> State | None:
-    """The model's state after the action; None where control decides, or the model does not go."""
-    model, name = Model(world.bounds), action[0]
+def _in_the_model(world: World, before: State, action: Action, after: State) -> tuple[State, list[Action]] | None:
+    """The model's state after the call and the actions that led there; None where the model does not go."""
+    model, name, world.beyond = world.model, action[0], ""
     if name in NOTHING_HAPPENS:
-        return before
-    if name == "step_done":
-        return model.apply(before, ("step_done",))
+        return before, [action] if name in ("query", "takeback") else []
+    if name in FORGETS:
+        return model.initial(), [("reset",)]
+    if name in CHOOSES:
+        try:
+            todo = decisions(before, after)
+        except Beyond as reason:
+            world.beyond = str(reason)
+            return None
+        return follow(model, before, todo, after)
+    only = _only_action(world, before, action)
+    if only is None:
+        return None
+    return (before, []) if only == () else (model.apply(*only), [only[1]])
+
+
+def _only_action(world: World, before: State, action: Action) -> tuple[State, Action] | tuple[()] | None:
+    """What happens where control has no choice, and the state it happens in; () for nothing."""
+    name = action[0]
+    if name in ("step_done", "end_step"):
+        return before, ("step_done",)
     if name in ENDS and world.leaving is not None:
         importing = before.requests[world.leaving].status == IMPORTING
-        return None if importing else model.apply(before, (ENDS[name], world.leaving))
-    if name == "deliver" and world.last is not None and world.last.kind in FACTS:
+        return None if importing else (before, (ENDS[name], world.leaving))
+    if name == "seal":
+        r = world.players[action[1]].slot
+        return before, ("seal", r)
+    if name in ("deliver", "hear") and world.last is not None and world.last.kind in FACTS:
         fact = world.last
         if fact.id not in world.ids or fact.epoch != world.epoch:
-            return before
+            return ()
         index = world.ids.index(fact.id)
         transfer = before.transfers[index]
         importing = transfer.owner != NOBODY and before.requests[transfer.owner].status == IMPORTING
@@ -80,7 +108,7 @@ def _in_the_model(world: World, before: State, action: Action) -> State | None:
         told = FACTS[fact.kind]
         truth = tuple([max(p, told if rank == fact.rank else 0) for rank, p in enumerate(transfer.progress)])
         transfers = (*before.transfers[:index], transfer._replace(progress=truth), *before.transfers[index + 1 :])
-        return model.apply(before._replace(transfers=transfers), ("deliver", index, fact.rank, told))
+        return before._replace(transfers=transfers), ("deliver", index, fact.rank, told)
     return None
 
 
@@ -100,7 +128,7 @@ def _entry(t: Transfer) -> tuple[Any, ...]:
 
 def check_news(before: State, action: Action, after: State) -> None:
     """What nobody reported cannot have become durable."""
-    if action[0] in ("deliver", "seal", "import_end"):
+    if action[0] in ("deliver", "hear", "seal", "import_end"):
         return
     for was, now in zip(before.requests, after.requests, strict=True):
         for page, later in zip(was.pages, now.pages, strict=False):

@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from protocol.abstraction import abstract, free_order, transfer_ids
+from protocol.moods import CALM, MOODS, Mood
 from protocol.ranks import Fact, Memory, Pass, Rank
 from protocol.refinement import check_free_queue, check_news, compare, judge, read_by_several
 
@@ -30,10 +31,13 @@ from hisparse_ops.control.types import (
     TransferKind,
 )
 from spec.bounds import Bounds
+from spec.model import Model
 from spec.state import State, draft_tag, final_content, name_of
 
 Action = tuple[Any, ...]
 FIRST_HOST_BLOCK = 1000  # host ids lie far from GPU ids, so that a mix-up shows
+TOLD = 12  # delivered facts that are remembered, to be told again
+NEVER = 10**6  # steps after which something is overdue, where nothing shall be
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Setup:
     spill_budget: int = 2
     restore_budget: int = 1
     unrest: float = 1.0  # how much more often than usual something goes wrong
+    promised: int = 0  # pages a request is admitted for, if more than it will ever have
+    moods: bool = False  # the policy's answers are part of the actions, instead of the default policy's
 
     @property
     def block_size(self) -> int:
@@ -72,11 +78,18 @@ class Setup:
     def host_blocks(self) -> int:
         return self.bounds.host + 1
 
+    @property
+    def max_pages(self) -> int:
+        return max(self.bounds.pages, self.promised)
+
+    def limits(self, reuse: int | None = None) -> Limits:
+        return Limits(self.max_pages * self.bounds.rows, self.step_rows, reuse)
+
     def config(self) -> CoordinatorConfig:
         ranks = tuple(range(self.bounds.ranks))
         return CoordinatorConfig(
             max_requests=self.live,
-            max_pages=self.bounds.pages,
+            max_pages=self.max_pages,
             ranks=ranks,
             writer_ranks=ranks,
             eager_mirror=self.bounds.mirror,
@@ -115,10 +128,14 @@ class Arrival:
 class World:
     def __init__(self, setup: Setup) -> None:
         self.setup, self.bounds = setup, setup.bounds
+        # Control has no bound on what is under way; a step in flight is control's, not a write's.
+        self.model = Model(replace(setup.bounds, steps=0, transfers=NEVER))
         host = self.bounds.host
+        self.mood = Mood()
         self.c = Coordinator(
             setup,
             setup.config(),
+            self.mood if setup.moods else None,
             gpu_order=range(self.bounds.gpu, 0, -1),
             host_order=range(FIRST_HOST_BLOCK, FIRST_HOST_BLOCK + host),
         )
@@ -126,6 +143,8 @@ class World:
         self.leased: set[int] = set()  # host blocks that the next plan must name as recycled
         self.recycled: frozenset[int] = frozenset()
         self.shared: frozenset[tuple[int, ...]] = frozenset()  # blocks of pages that several requests read, or did
+        self.taken: list[Action] = []  # what the last call was in the model
+        self.beyond = ""  # or why it has no action for it
         self.leaving: int | None = None  # the slot of the request that the action ends
         self.players: dict[str, Player] = {}
         self.arrivals: dict[str, Arrival] = {}
@@ -143,6 +162,7 @@ class World:
         self.memory = Memory(self.bounds.rows)
         self.ranks = [Rank(number, self.epoch, True) for number in range(self.bounds.ranks)]
         self.facts: list[Fact] = []
+        self.told: list[Fact] = []  # delivered, the newest last
         self.last: Fact | None = None  # delivered
         self.ids: list[int] = []  # of the transfers waited for before the action
 
@@ -159,36 +179,63 @@ class World:
 
     # -- one action, judged -------------------------------------------------------------------
 
-    def act(self, action: Action) -> None:
-        """Do it and judge it. Raises AssertionError with what is wrong."""
-        before, order, self.ids = self.state, free_order(self), transfer_ids(self)
+    def do(self, action: Action) -> None:
+        """Do it; only the bytes that are read are judged."""
         self.leaving = self.players[action[1]].slot if action[0] in ("finish", "abort", "preempt") else None
         getattr(self, action[0])(*action[1:])
         self._settle_imports()
+        self._wipe_blank()
+        self._forget_gone()
+
+    def act(self, action: Action) -> None:
+        """Do it and judge it. Raises AssertionError with what is wrong."""
+        before, order, self.ids = self.state, free_order(self), transfer_ids(self)
+        self.do(action)
         self.state = abstract(self)
         judge(self, before, action, self.state)
-        compare(self, before, action, self.state)
+        self.taken = compare(self, before, action, self.state)
         self._check_recycled(before, action)
         check_news(before, action, self.state)
         self.shared = read_by_several(self.shared, self.state)
         check_free_queue(order, free_order(self), action, self.state, self.shared)
         self.c.check()
 
+    def _wipe_blank(self) -> None:
+        """A blank block promises nothing: whoever still reads it shall see that."""
+        gpu, host = self.c._state.gpu.blank_blocks(), self.c._state.host.blank_blocks()
+        offsets = range(self.bounds.rows)
+        views = (self.memory.stream, *[rank.durable for rank in self.ranks])
+        for block in gpu:
+            for offset in offsets:
+                self.memory.gpu.pop((block, offset), None)
+        for block in host:
+            for offset in offsets:
+                for view in views:
+                    view.pop((block, offset), None)
+
+    def _forget_gone(self) -> None:
+        control = self.c._state
+        if len(self.slots) > len(control.live) + len(control.detached):
+            self.slots = {request: self.slots[request] for request in (*control.live.values(), *control.detached)}
+
     # -- the engine's calls ---------------------------------------------------------------------
 
-    def admit(self, name: str, slot: int, prompt: int, reuse: int | None) -> None:
+    def admit(self, name: str, slot: int, prompt: int, reuse: int | None, mood: str = CALM, pick: int = 0) -> None:
+        self.mood.set(mood, pick)
         rows = self.bounds.rows
         hashes = [self.hash_of(slot, page) for page in range(prompt // rows)]
-        limits = Limits(self.bounds.pages * rows, self.setup.step_rows, reuse)
-        answer = self.c.admit(name, hashes, prompt, limits)
+        answer = self.c.admit(name, hashes, prompt, self.setup.limits(reuse))
         if isinstance(answer, Admitted):
             record = self.c._state.live[name]
             self.players[name] = Player(name, slot, answer.state_row, record, prompt, answer.cached_tokens)
             self.players[name].told = len(hashes)
             self.slots[record] = slot
 
-    def step(self, counts: tuple[tuple[str, int, int, int], ...], failing: int = 0) -> None:
+    def step(
+        self, counts: tuple[tuple[str, int, int, int], ...], failing: int = 0, mood: str = CALM, pick: int = 0
+    ) -> None:
         """Plan and issue a step. For each request: rows, drafts behind them, rows the mirror skips."""
+        self.mood.set(mood, pick)
         scheduled, passes = [], []
         for name, rows, drafts, skipped in counts:
             player = self.players[name]
@@ -243,14 +290,15 @@ class World:
 
     def query(self) -> None:
         self.c.cached_tokens([self.hash_of(0, page) for page in range(self.bounds.pages)])
-        self.c.can_admit([], 1, Limits(self.bounds.pages * self.bounds.rows, self.setup.step_rows))
+        self.c.can_admit([], 1, self.setup.limits())
         self.c.reclaimable()
         self.c.quiescent()
         self.c.snapshot()
 
     # -- imports --------------------------------------------------------------------------------
 
-    def import_begin(self, name: str, tokens: int) -> None:
+    def import_begin(self, name: str, tokens: int, mood: str = CALM, pick: int = 0) -> None:
+        self.mood.set(mood, pick)
         answer = self.c.begin_import(name, tokens)
         if isinstance(answer, ImportStarted):
             self.arrivals[name] = Arrival(self.players[name], tokens, answer)
@@ -298,7 +346,49 @@ class World:
         """Control hears a fact. With `keep` it will be heard again."""
         fact = self.facts[index] if keep else self.facts.pop(index)
         self.last = fact
+        self.told = [*self.told[-TOLD:], fact]
         self.c.apply(fact.report())
+
+    def hear(self, rank: int, kind: str, number: int) -> None:
+        """A rank goes on just as far as it must for something to be true, and control hears of it at once."""
+        worker = self.ranks[rank]
+        while (found := self._fact(rank, kind, number)) is None:
+            under_way = any((job.kind, job.id) == (kind, number) for job in worker.dma)
+            self.facts += worker.arrive() if under_way else worker.run()
+        self.deliver(found, keep=False)
+
+    def end_step(self) -> None:
+        """Every rank ends the oldest step, and control hears that it is done."""
+        for worker in self.ranks:
+            while worker.ended < min(self.open_steps):
+                under_way = any(job.kind == "ended" for job in worker.dma)
+                self.facts += worker.arrive() if under_way else worker.run()
+        self.step_done()
+
+    def _fact(self, rank: int, kind: str, number: int) -> int | None:
+        known = [(fact.rank, fact.epoch, fact.kind, fact.id) for fact in self.facts]
+        wanted = (rank, self.epoch, kind, number)
+        return known.index(wanted) if wanted in known else None
+
+    def waits_for(self, fact: Fact) -> bool:
+        """Whether control does not know the fact yet, and it will change something there."""
+        transfers, writer = self.c._state.transfers, (fact.rank, fact.epoch)
+        if fact.kind == "mirrored":
+            step = self.c._state.mirror.open.get(fact.id)
+            return step is not None and writer in step.silent
+        if fact.kind == "copied" or fact.id in transfers.copies:
+            return fact.id in transfers.copies and writer in transfers.copies[fact.id].not_copied
+        transfer = transfers.active.get(fact.id)
+        if transfer is None:
+            return False
+        return writer in (transfer.not_enqueued if fact.kind == "enqueued" else transfer.not_completed)
+
+    def moods(self) -> list[tuple[str, int]] | list[tuple[()]]:
+        """The answers that the policy may give, as the last arguments of an action."""
+        if not self.setup.moods:
+            return [()]
+        picks = range(min(len(self.players), 2) or 1)
+        return [(mood, pick) for mood in MOODS for pick in picks]
 
     def lose(self, index: int) -> None:
         del self.facts[index]

@@ -1,0 +1,135 @@
+"""What control decided in a call, told as actions of the model.
+
+`admit`, `step`, `seal` leave control choices: who is unpinned, moved, reused, evicted, restored, spilled.
+From the books before and after, `decisions` reads which of them were made; `follow` does them in the
+model, in some order that the model allows. If there is none, or if the books that come out are not
+control's, then control has done something that the protocol does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spec.invariants import check_step
+from spec.model import Action, Model, NotEnabled
+from spec.state import ABSENT, DETACHED, IMPORTING, LIVE, RESTORE, SPILL, Blocks, Request, State, Transfer
+
+# Room is made first, then the request comes, then it takes what it needs; transfers are given up last.
+ORDER = ("unpin", "hot", "reuse", "evict", "admit")
+LAST = ("set_aside",)
+
+
+class Beyond(Exception):
+    """Control did something legal that the model has no action for; the message names it."""
+
+
+def decisions(before: State, after: State) -> list[Action]:
+    """The actions of the model that lead from one state to the other. Raises `Beyond`."""
+    found: list[Action] = []
+    if any(request.status == IMPORTING for request in (*before.requests, *after.requests)):
+        raise Beyond("an import: control admits its request first, and takes its leases at once")
+    evicted = {host for _, host in before.prefix} - {host for _, host in after.prefix}
+    found += [("evict", host) for host in sorted(evicted)]
+    found += [("reuse", gpu) for gpu in sorted(_reused(before, after, evicted))]
+    started = [t for t in after.transfers if not t.lost and not any(_same(t, other) for other in before.transfers)]
+    lost = [t for t in after.transfers if t.lost and not any(_same(t, other) for other in before.transfers)]
+    if len(after.transfers) < len(before.transfers) + len(started):
+        raise Beyond("a transfer ends because the proof of its mirror is given up")
+    for r, (was, now) in enumerate(zip(before.requests, after.requests, strict=True)):
+        if was.status == DETACHED and now != was and not lost:
+            raise Beyond("a finished request gives up a page whose mirror is not proven")
+        if now.status == LIVE:
+            found += _of_request(r, was, now, before, started)
+    found += [("spill", t.owner, t.page) for t in started if t.kind == SPILL]
+    if any(t.kind != SPILL for t in lost):
+        raise Beyond("a restore that is overdue")
+    found += [("set_aside", t.host, t.page) for t in lost]
+    return found
+
+
+def _of_request(r: int, was: Request, now: Request, before: State, started: list[Transfer]) -> Iterator[Action]:
+    if was.status == ABSENT:
+        yield ("admit", r, len(now.pages))
+    restored = {t.page for t in started if t.kind == RESTORE and t.owner == r}
+    copies = dict(before.copies)
+    for p, page in enumerate(now.pages):
+        if p >= len(was.pages) and was.status == LIVE:
+            yield ("append", r, page.host, page.gpu + page.keys)
+            continue
+        old = was.pages[p] if was.status == LIVE else None
+        if p in restored:
+            yield ("restore", r, p, page.gpu)
+        elif old is None:
+            if not page.gpu and page.host in copies:
+                raise Beyond("a hit landed on the host beside a readable copy")
+        elif old.held and not page.held:
+            yield ("unpin", r, p)
+        elif old.gpu and page.held and not old.held:
+            yield ("repin", r, p)
+        elif page.gpu and not old.gpu:
+            raise Beyond("a live request adopts a copy")
+        if old is not None and page.tainted and not old.tainted:
+            raise Beyond("a step whose mirror is not proven is given up")
+    if now.hot and now.hot != was.hot:
+        yield ("hot", r, now.hot)
+    if was.hot and not now.hot:
+        yield ("cool", r)
+    rows = now.computed - (was.computed if was.status == LIVE else now.final)
+    for left in reversed(range(rows)):
+        yield ("write", r, True, left < now.draft)
+
+
+def _reused(before: State, after: State, evicted: set[int]) -> set[Blocks]:
+    """What was still read, or indexed as a copy of a block that is still published, and is no more."""
+    gone = set()
+    for was, now in zip(before.requests, after.requests, strict=True):
+        if was.status == now.status == LIVE:
+            gone |= {old.gpu for old, new in zip(was.pages, now.pages, strict=False) if old.gpu and not new.gpu}
+    for index, later in ((before.copies, after.copies), (before.key_copies, after.key_copies)):
+        gone |= {gpu for host, gpu in index if host not in dict(later) and host not in evicted}
+    return gone
+
+
+def _same(one: Transfer, other: Transfer) -> bool:
+    """A page's host block has one transfer at a time, but for those that were given up."""
+    mine, its = ((t.kind, t.page, t.host, t.gpu, t.lost) for t in (one, other))
+    return mine == its
+
+
+def follow(model: Model, state: State, todo: list[Action], after: State) -> tuple[State, list[Action]]:
+    """The state after all of `todo`, in an order in which each is enabled, and that order. What is overdue is
+    given up behind the new step: its blocks rest until that is done."""
+    waiting = sorted(todo, key=_place)
+    done: list[Action] = []
+    while waiting:
+        for action in waiting:
+            named = _with_index(state, action)
+            if action[0] in LAST:
+                state = state._replace(steps=after.steps)
+            try:
+                reached = model.apply(state, named)
+            except NotEnabled as need:
+                reason = need
+                continue
+            if action[0] != "write":  # what a step reads and writes is judged by its bytes
+                check_step(model.bounds, state, named, reached)
+            state = reached
+            done.append(named)
+            waiting.remove(action)
+            break
+        else:
+            raise AssertionError(f"model: control did {waiting}, for which the model needs {reason}")
+    return state, done
+
+
+def _place(action: Action) -> int:
+    if action[0] in LAST:
+        return len(ORDER) + 1
+    return ORDER.index(action[0]) if action[0] in ORDER else len(ORDER)
+
+
+def _with_index(state: State, action: Action) -> Action:
+    if action[0] != "set_aside":
+        return action
+    places = [(t.host, t.page, t.lost) for t in state.transfers]
+    return ("set_aside", places.index((*action[1:], False)))
