@@ -38,6 +38,7 @@ spec: $(VENV)/.package
 	$(BIN)/python -m spec explore --profile all
 	$(BIN)/python -m spec walk
 	$(BIN)/python -m spec streams
+	cd tests && ../$(BIN)/python -m contracts
 
 mutants: $(VENV)/.package
 	cd tests && ../$(BIN)/python -m mutants
