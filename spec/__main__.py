@@ -1,4 +1,4 @@
-"""Command line: `python -m spec explore|walk|streams`."""
+"""Command line: `python -m spec explore|walk|streams|check`."""
 
 from .cli import main
 

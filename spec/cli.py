@@ -1,4 +1,4 @@
-"""`python -m spec`: explore the model, walk in it, or ask whether streams are ordered as they must be."""
+"""`python -m spec`: explore the model, walk in it, order streams, or check the trace of a real run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import fields, replace
+from pathlib import Path
 
 from .bounds import DEEP, PROFILES, Bounds
 from .explore import Exploration, TooLarge, explore
@@ -14,6 +15,7 @@ from .liveness import check_liveness
 from .model import Action, Model, kinds
 from .sometimes import Sometimes
 from .steps import check_streams
+from .trace import Refused, Unreadable, check_trace
 from .walk import WORLDS, walk
 
 WALK_STEPS = 2500
@@ -37,13 +39,30 @@ def main(arguments: list[str] | None = None) -> int:
     walker.add_argument("--seeds", type=int, default=10, help="how many (default 10)")
     walker.add_argument("--steps", type=int, default=WALK_STEPS, help=f"actions of each walk (default {WALK_STEPS})")
     commands.add_parser("streams", help="every interleaving of overlapping steps, with and without each wait")
+    checker = commands.add_parser("check", help="replay a recorded trace through books that know only the protocol")
+    checker.add_argument("trace", type=Path, help="a file written by `hisparse replay --record`, or by a recorder")
     options = parser.parse_args(arguments)
+    if options.command == "check":
+        return _check(options.trace)
     if options.command == "streams":
         return check_streams()
     if options.command == "walk":
         seeds = range(options.seed, options.seed + options.seeds)
         return _walk(Sometimes(), Counter(), seeds, options.steps, liveness=True)
     return _explore(options)
+
+
+def _check(path: Path) -> int:
+    try:
+        lines = check_trace(path)
+    except Refused as refused:
+        print(f"{path}, {refused}", file=sys.stderr)
+        return 1
+    except Unreadable as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{path}: {lines:,} lines, nothing wrong")
+    return 0
 
 
 def _explore(options: argparse.Namespace) -> int:
