@@ -7,6 +7,7 @@ the resident block is all it takes. The block is poisoned then: whoever still re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -29,7 +30,8 @@ Call = Callable[[Tensor, Tensor, Tensor], Decoded]
 
 
 class DecodeWorld:
-    """A decode step and the batches it is given. The batch holds `requests` places; request r joins at step r."""
+    """A decode step and the batches it is given. The batch holds `requests` places; request r joins at step r.
+    `spare_blocks` that nobody uses make both pools larger."""
 
     def __init__(self, device: str, requests: int, dtype: torch.dtype = torch.float32, spare_blocks: int = 0) -> None:
         self.requests, self.device = requests, device
@@ -38,7 +40,7 @@ class DecodeWorld:
         sizes = plan_layout(spec, 1 << 30, 0)
         per_state = sizes.request_blocks(STEPS) + sizes.hot_region_blocks
         blocks = 1 + states * per_state + spare_blocks
-        host_blocks = 1 + states * PAGES
+        host_blocks = 1 + states * PAGES + spare_blocks
         layout = plan_layout(spec, blocks * sizes.block_bytes, host_blocks * sizes.host_block_bytes)
         self.layout = layout
         self.draw = torch.Generator().manual_seed(3)
@@ -65,6 +67,8 @@ class DecodeWorld:
 
     def restart(self) -> None:
         """Everything as at first: pages mapped, hot slots empty, pools of rubbish."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()  # a step before may still mirror its rows
         with torch.no_grad():
             self.kv_pool.storage[self.layout.block_bytes // self.kv_pool.dtype.itemsize :] = torch.nan
             for unit in range(len(self.layout.units)):
@@ -85,12 +89,12 @@ class DecodeWorld:
             states = torch.where(positions >= 0, self.state_rows, -1)
             yield tuple(t.to(self.device) for t in (tokens, positions.clamp(min=0), states))
 
-    def run(self, call: Call, offload: bool) -> list[Decoded]:
-        """Decodes STEPS tokens. Outputs of padding places are left out."""
+    def run(self, call: Call, offload: bool, steps: int = STEPS) -> list[Decoded]:
+        """Decodes one token a step from an empty start. Outputs of padding places are left out."""
         self.restart()
         draw = torch.Generator().manual_seed(5)
         found = []
-        for number, batch in enumerate(self.batches()):
+        for number, batch in enumerate(islice(self.batches(), steps)):
             with torch.no_grad():
                 logits, topk = call(*batch)
             live = min(number + 1, self.requests)

@@ -20,14 +20,15 @@ class KVPool:
     """Owns `layout.device_bytes` on `device`. Bytes are as they come, only the null block is zeros:
     a masked entry may be pointed at it, and garbage there could be a NaN.
 
-    Raises `LayoutError` if `row_bytes` or `index_row_bytes` is no whole number of `dtype` elements.
+    Raises `LayoutError` if `row_bytes` or `index_row_bytes` is no whole number of `dtype` elements, MemoryError if
+    the GPU has too little left.
     """
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self.layout = layout
         self.width = elements(layout.spec.row_bytes, dtype, "row_bytes")
         self.index_width = elements(layout.spec.index_row_bytes, dtype, "index_row_bytes")
-        self.storage = torch.empty(layout.device_bytes // dtype.itemsize, dtype=dtype, device=device)
+        self.storage = _allocate(layout, dtype, torch.device(device))
         self._null_block().zero_()
         # Made once: a forward pass asks for them again and again.
         self._layers = [layer_rows(self.storage, layout, self.width, layer) for layer in range(layout.spec.num_layers)]
@@ -69,3 +70,10 @@ class KVPool:
             (len(self._null_block()), self.index_width, 1),
             layout.index_slot_of(leader) * layout.block_size * self.index_width,
         )
+
+
+def _allocate(layout: Layout, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    try:
+        return torch.empty(layout.device_bytes // dtype.itemsize, dtype=dtype, device=device)
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(f"the device pool does not fit: device_bytes={layout.device_bytes} on {device}") from error

@@ -137,6 +137,15 @@ def test_rows_must_be_whole_elements(pool_type: type[KVPool] | type[HostPool]) -
         pool_type(plan_layout(spec, 2**12, 2**12), torch.float64)
 
 
+def test_a_gpu_that_is_full_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def empty(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(MemoryError, match=r"the device pool does not fit: device_bytes=\d+ on cuda"):
+        KVPool(layout_of(), torch.float32, "cuda")
+
+
 def test_index_rows_must_be_whole_elements() -> None:
     spec = ModelSpec(1, (0,), row_bytes=12, index_row_bytes=6, block_size=4, top_k=1)
     with pytest.raises(LayoutError, match="index_row_bytes=6"):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from comparison import assert_equal
-from decode_world import CONFIG, STEPS, Call, DecodeWorld
+from decode_world import BLOCK, CONFIG, STEPS, Call, DecodeWorld
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import ReinplaceCounters
@@ -36,8 +36,8 @@ def hot_states(world: DecodeWorld) -> list[HotState]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_rows_from_host_and_hot_slots_change_no_bit(dtype: torch.dtype) -> None:
-    world = DecodeWorld("cpu", REQUESTS, dtype)
+def test_rows_from_host_and_hot_slots_change_no_bit(device: str, dtype: torch.dtype) -> None:
+    world = DecodeWorld(device, REQUESTS, dtype)
     resident = world.run(world.step, offload=False)
     assert world.counts()["hit"] == world.counts()["miss"] == 0
     offloaded = world.run(world.step, offload=True)
@@ -99,10 +99,11 @@ def test_batch_sizes_share_a_graph(fresh_compiler: None) -> None:
             live = int((states >= 0).sum())
             return step(tokens[:live], positions[:live], states[:live])
 
-        return world.run(call, offload=True), [buffer.clone() for buffer in world.step.buffers()]
+        return world.run(call, offload=True, steps=4 * BLOCK), [buffer.clone() for buffer in world.step.buffers()]
 
     found = run(compiled)
     assert counter.frame_count == 2
+    assert world.counts()["miss"] > 0
     assert_equal(found, run(world.step))
     world.close()
 
