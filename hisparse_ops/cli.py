@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from hisparse_ops.control.recording import Trace
     from hisparse_ops.engine import ModelRunner
     from hisparse_ops.engine.replay import Outcome
 
@@ -104,12 +105,15 @@ def replay(
         Path | None, typer.Option(help="Take lengths and shared prefixes from a Mooncake trace, scaled to --context.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Record the HiSparse arm to this file, for `python -m spec check`.")
+    ] = None,
 ) -> None:
     """Decode the same requests fully resident, fully resident in a small pool, and with HiSparse in that pool.
 
     Ends with a table and with whether tokens and logits of HiSparse are bit-identical to full residency.
     """
-    with _plain_errors():
+    with _plain_errors(), _recording(record) as recording:
         if json_file is not None and not json_file.parent.is_dir():
             raise ValueError(f"--json: folder {json_file.parent} does not exist")
         # Here, not above: `hisparse --help` needs neither torch nor a model.
@@ -153,7 +157,7 @@ def replay(
             "host_pool_bytes": job.host_bytes,
         }
         with _progress_bars() as progress:
-            outcome = engine_replay.replay(runner, job, progress)
+            outcome = engine_replay.replay(runner, job, progress, recording)
         if json_file is not None:
             json_file.write_text(json.dumps({"settings": settings, **asdict(outcome)}, indent=2) + "\n")
     _show(outcome, settings)
@@ -199,6 +203,18 @@ def _prompts(sample: Sampler, requests: int, context: int, trace: Path | None) -
     records = read_trace(trace, requests)
     [corpus] = sample(1, _TRACE_CORPUS_TOKENS)
     return list(scaled_prompts(records, corpus, context))
+
+
+@contextmanager
+def _recording(path: Path | None) -> Iterator[Trace | None]:
+    """The trace to write, opened before anything is computed."""
+    if path is None:
+        yield None
+        return
+    from hisparse_ops.control.recording import Trace
+
+    with Trace(path) as trace:
+        yield trace
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hisparse_ops.control.recording import Trace
 from hisparse_ops.engine.engine import Engine, EngineConfig, ModelRunner
 from hisparse_ops.engine.figures import Figures
 from hisparse_ops.engine.request import Request
@@ -79,15 +80,16 @@ def plan_job(
     )
 
 
-def replay(model: ModelRunner, job: Job, progress: Progress) -> Outcome:
-    """Run the three arms. ValueError if a request does not fit into the small pools even with HiSparse."""
+def replay(model: ModelRunner, job: Job, progress: Progress, trace: Trace | None = None) -> Outcome:
+    """Run the three arms, and record the last in `trace`. ValueError if a request does not fit into the small pools
+    even with HiSparse."""
     resident, resident_figures = _run("resident", model, job, job.full_residency_bytes, 0, progress)
     figures, unfit = {"resident": resident_figures}, {}
     try:
         figures["small pool"] = _run("small pool", model, job, job.device_bytes, 0, progress)[1]
     except LayoutError as error:
         unfit["small pool"] = str(error)
-    hisparse, figures["hisparse"] = _run("hisparse", model, job, job.device_bytes, job.host_bytes, progress)
+    hisparse, figures["hisparse"] = _run("hisparse", model, job, job.device_bytes, job.host_bytes, progress, trace)
     pairs = list(zip(resident, hisparse, strict=True))
     return Outcome(
         figures=figures,
@@ -99,7 +101,13 @@ def replay(model: ModelRunner, job: Job, progress: Progress) -> Outcome:
 
 
 def _run(
-    arm: str, model: ModelRunner, job: Job, device_bytes: int, host_bytes: int, progress: Progress
+    arm: str,
+    model: ModelRunner,
+    job: Job,
+    device_bytes: int,
+    host_bytes: int,
+    progress: Progress,
+    trace: Trace | None = None,
 ) -> tuple[list[Request], Figures]:
     requests = [Request(str(i), tuple(prompt), job.new_tokens) for i, prompt in enumerate(job.prompts)]
     config = EngineConfig(
@@ -109,6 +117,8 @@ def _run(
     )
     total = sum(r.max_tokens for r in requests)
     with Engine(model, plan_layout(model.spec, device_bytes, host_bytes), config) as engine:
+        if trace is not None:
+            engine.record(trace)
         for request in requests:
             engine.add(request)
         engine.run(lambda _: progress(arm, sum(r.computed for r in requests), total))

@@ -15,7 +15,9 @@ import torch
 from engine.toy_model import VOCAB, ToyModel
 from protocol.play import SETUPS, Story, play
 from protocol.world import World
+from typer.testing import CliRunner
 
+from hisparse_ops.cli import app
 from hisparse_ops.control import Coordinator, CoordinatorConfig
 from hisparse_ops.control.recording import CALLS, Trace, record
 from hisparse_ops.control.types import Limits, Scheduled
@@ -118,6 +120,20 @@ def test_a_reset_and_a_restart_begin_new_books(tmp_path: Path) -> None:
     sent = [transfer[0] for _, line in where(lines, "plan_step") for transfer in line["answer"]["transfers"]]
     assert len(sent) == 6 and sent == sorted(set(sent))
     assert [line["answer"]["cleared_rows"] for _, line in where(lines, "plan_step")] == [[], [], [0], [], [0], []]
+
+
+def test_the_main_job_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    small = "--model compact --requests 4 --context 96 --new-tokens 5 --top-k 8 --block-size 4 --prefill-chunk 16"
+    result = CliRunner().invoke(app, ["replay", *small.split(), "--record", str(path)])
+    assert result.exit_code == 0, result.output
+    assert main(["check", str(path)]) == 0
+    assert '"clean-unpinned"' in path.read_text(), "nothing was given up under pressure"
+
+
+def test_a_recording_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["replay", "--record", str(tmp_path / "nowhere" / "trace.jsonl")])
+    assert result.exit_code == 2 and "No such file or directory" in result.output and "Traceback" not in result.output
 
 
 def test_being_recorded_changes_nothing(tmp_path: Path) -> None:
