@@ -20,6 +20,7 @@ from .plans import Plans
 from .ranks import Rank, Ranks
 
 Json = Any  # what a line of a trace holds
+REFUSALS = ("ValueError", "ControlError")  # a bad argument, a call that the state does not allow
 
 
 class Calls:
@@ -73,6 +74,7 @@ class Calls:
         call, args, events = line["call"], line["args"], line["events"]
         if "raised" in line:
             require(not events, "T1", f"{call} raised {line['raised']}, and {events and events[0]} happened")
+            require(line["raised"] in REFUSALS, "T3", f"{call} raised {line['raised']}")
         else:
             getattr(self, f"_before_{call}", _nothing)(args)
             for kind, *rest in events:

@@ -18,6 +18,7 @@ SENTENCES = {
     **{invariant.name: invariant.sentence for invariant in STEP_INVARIANTS},
     "T1": "A call that raised has changed nothing.",
     "T2": "What a trace speaks of exists.",
+    "T3": "A call is refused, or does what it says; it does not break down.",
     "W1": "A worker runs the steps that were planned, in their order, and computes what they schedule.",
     "W2": "A rank says of what it was sent that it is done, once, and only when it was begun.",
     "W3": "Control hears nothing that the worker has not said.",

@@ -550,6 +550,13 @@ def a_call_that_raised_has_events(lines: Lines) -> Expected:
 
 
 @corruption
+def a_call_breaks_down(lines: Lines) -> Expected:
+    i, line = next((i, line) for i, line in where(lines, "extend") if not line["events"])
+    line["raised"] = "CountError"
+    return "T3", number(i)
+
+
+@corruption
 def a_count_is_wrong(lines: Lines) -> Expected:
     lines[40]["counts" if "counts" in lines[40] else "-"]["gpu_free"] += 1
     return "B3", number(40)
