@@ -56,9 +56,9 @@ class LatentAttention(nn.Module):
         query = (hidden @ self.to_query).unflatten(-1, (config.heads, -1))
         nope, rope = query.split([config.nope_dim, config.rope_dim], dim=-1)
         nope = torch.einsum("nhd,hdl->nhl", nope, self.key_to_latent)
-        query = torch.cat((nope, rotate(rope, turns)), dim=-1)  # [N, heads, width]
+        query = torch.cat((nope, rotate(rope, turns)), dim=-1) * config.width**-0.5  # [N, heads, width]
 
-        scores = (query @ rows.transpose(-1, -2)).float() * config.width**-0.5
+        scores = (query @ rows.transpose(-1, -2)).float()
         # Finite, so that a padding token, to which all is masked, gets no NaN.
         scores = scores.masked_fill(~mask[:, None], torch.finfo(scores.dtype).min)
         mixed = scores.softmax(dim=-1).to(rows.dtype) @ rows[..., : config.latent_dim]
@@ -81,7 +81,7 @@ class Indexer(nn.Module):
         kv.write_index(leader, self._placed(hidden @ self.to_key, turns))
         keys = kv.index_rows(leader)
         query = self._placed((hidden @ self.to_query).unflatten(-1, (self.config.index_heads, -1)), turns)
-        matches = torch.relu(query @ keys.transpose(-1, -2))  # [N, heads, C]
+        matches = (query @ keys.transpose(-1, -2)).relu_()  # [N, heads, C]: by far the largest tensor
         scores = ((hidden @ self.to_head_weight)[:, None] @ matches)[:, 0].float()
         later = torch.arange(scores.shape[1], device=scores.device) > kv.positions[:, None]
         scores = scores.masked_fill(later, -torch.inf)
