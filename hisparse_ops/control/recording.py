@@ -26,11 +26,12 @@ from __future__ import annotations
 import inspect
 import json
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
+from typing import SupportsIndex
 
 from .coordinator import Coordinator
 from .gpu_pool import Lease
@@ -274,6 +275,12 @@ def _plain(value: object) -> object:
         return value.name
     if isinstance(value, frozenset):
         return sorted(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, SupportsIndex):
+        return int(value)
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     raise TypeError(f"a trace has no word for {type(value).__name__}")

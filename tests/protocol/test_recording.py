@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 from hisparse_ops.cli import app
 from hisparse_ops.control import Coordinator, CoordinatorConfig
 from hisparse_ops.control.recording import CALLS, Trace, record
-from hisparse_ops.control.types import Limits, Scheduled
+from hisparse_ops.control.types import Limits, RankReport, Scheduled
 from hisparse_ops.engine import Engine, EngineConfig, Request
 from hisparse_ops.memory.layout import plan_layout
 from spec.cli import main
@@ -159,6 +160,17 @@ def test_full_residency_can_be_recorded(tmp_path: Path) -> None:
         engine.add(Request("r", tuple(range(20)), 3))
         engine.run()
     assert check_trace(tmp_path / "trace.jsonl") > 20
+
+
+def test_arguments_of_any_kind_of_sequence_and_integer_are_recorded(tmp_path: Path) -> None:
+    with Trace(tmp_path / "trace.jsonl") as trace:
+        coordinator = Coordinator(SETUPS["mirrored"], SETUPS["mirrored"].config())
+        record(coordinator, trace)
+        coordinator.admit("r", range(7, 9), torch.tensor(4), Limits(8, 4))
+        coordinator.extend("r", 4)
+        plan = coordinator.plan_step(deque([Scheduled("r", 0, 4)]))
+        coordinator.apply(RankReport(0, 0, mirrored=MappingProxyType({plan.sequence: (4,)})))
+    assert check_trace(tmp_path / "trace.jsonl") == 6
 
 
 def test_a_call_that_raises_is_recorded_and_changes_nothing(tmp_path: Path) -> None:
