@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from hisparse_ops import integrations
 from hisparse_ops.integrations.transformers import load, sample_prompts
 
 
@@ -40,6 +41,12 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch, name, missing, 
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=message):
         load(name)
+
+
+def test_transformers_that_are_too_old_are_named(monkeypatch):
+    monkeypatch.setattr(integrations, "version", lambda package: "5.17.0")
+    with pytest.raises(ImportError, match=r"transformers 5\.17\.0 is too old, 5\.24 is needed: pip install"):
+        load("glm-tiny")
 
 
 def test_a_model_without_text_has_no_tokenizer():

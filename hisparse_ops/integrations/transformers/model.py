@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hisparse_ops.integrations import require
+from hisparse_ops.integrations import require_transformers
 from hisparse_ops.integrations.transformers.sparse_kv import SparseKV
 from hisparse_ops.memory.layout import ModelSpec
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 MODELS = ("glm-tiny", "smollm2")
 DTYPES = (torch.float32, torch.bfloat16)
-EXTRA = "transformers"
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class TransformersModel:
     tokenizer: PreTrainedTokenizerBase | None = None
 
     def __post_init__(self) -> None:
-        require("transformers", extra=EXTRA)
+        require_transformers()
         from hisparse_ops.integrations.transformers import attention
 
         attention.register()
@@ -140,7 +139,7 @@ def load(
         raise ValueError(f"name must be one of {', '.join(MODELS)}, got {name!r}")
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(map(str, DTYPES))}, got {dtype}")
-    require("transformers", *(("gguf",) if name == "smollm2" else ()), extra=EXTRA)
+    require_transformers(*(("gguf",) if name == "smollm2" else ()))
     from hisparse_ops.integrations.transformers import models
 
     if name == "glm-tiny":
