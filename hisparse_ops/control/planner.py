@@ -76,7 +76,7 @@ class Planner:
             request, page = queue.popleft()
             if not request.owns(page):
                 continue
-            if page.tainted:
+            if page.hopeless:
                 self._publisher.advance(request)  # nothing to wait for any more
             else:
                 self._residency.spill(request, page)

@@ -164,6 +164,23 @@ def test_a_restored_tail_whose_new_rows_miss_their_mirror_is_read_on() -> None:
     assert engine.c.quiescent()
 
 
+def test_a_lost_tail_that_is_sealed_all_the_same_is_not_spilled() -> None:
+    """Its rows were computed before control heard that the restore had failed."""
+    engine = FakeEngine()
+    begin(engine, 12)
+    engine.transport("a")
+    engine.end_import("a", ok=True)
+    engine.plan()
+    engine.execute_all(Faults(fail_restores=True))
+    engine.deliver_all()
+    assert not engine.c.is_readable("a")
+    engine.seal(engine.live["a"], 12)
+    assert all(transfer.kind is TransferKind.RESTORE for transfer in engine.plan().transfers), "other pages are retried"
+    engine.finish("a")
+    engine.settle()
+    assert engine.c.quiescent()
+
+
 def test_a_detached_request_does_not_wait_for_a_tail_that_is_lost() -> None:
     engine = FakeEngine()
     begin(engine, 12)
