@@ -26,6 +26,7 @@ from hisparse_ops.engine import Engine, EngineConfig, Request
 from hisparse_ops.memory.layout import plan_layout
 from spec.cli import main
 from spec.trace import Refused, check_trace
+from spec.trace.calls import Calls
 from spec.trace.holdings import SENTENCES
 
 Lines = list[dict[str, Any]]
@@ -74,7 +75,7 @@ def test_the_recorded_run_has_met_what_the_corruptions_are_about(good: Lines) ->
     assert good[0]["versions"].keys() == {"python", "torch", "device"}
 
 
-def record_walk(path: Path, name: str, seed: int) -> Story:
+def record_walk(path: Path, name: str, seed: int, actions: int = WALK) -> Story:
     """Several ranks, imports, copies, resets, restarts, reports late and lost: what the engine never does."""
     with Trace(path) as trace, pytest.MonkeyPatch.context() as patch:
 
@@ -84,7 +85,7 @@ def record_walk(path: Path, name: str, seed: int) -> Story:
                 record(self.c, trace)
 
         patch.setattr("protocol.play.World", Recorded)
-        return play(SETUPS[name], seed, WALK)
+        return play(SETUPS[name], seed, actions)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +136,26 @@ def test_the_main_job_is_recorded(tmp_path: Path) -> None:
 def test_a_recording_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["replay", "--record", str(tmp_path / "nowhere" / "trace.jsonl")])
     assert result.exit_code == 2 and "No such file or directory" in result.output and "Traceback" not in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETUPS)
+def test_long_walks_pass(name: str, tmp_path: Path) -> None:
+    record_walk(tmp_path / "trace.jsonl", name, 200, 10_000)
+    assert check_trace(tmp_path / "trace.jsonl") > 1000
+
+
+def test_what_is_over_is_not_remembered(good: Lines) -> None:
+    """Memory is bounded by what is live: at the end of a run that is nothing but blocks and hashes."""
+    calls = Calls(good[0])
+    for line in good[1:-1]:
+        calls.line(line)
+    books, plans = calls.books, calls._plans
+    assert not any((books.requests, books.live, books.transfers, books.orphans, plans.steps, plans._unproven))
+    [rank] = calls._recorded.values()
+    assert not any(rank.said.values()) and not rank.mirrored
+    assert all(not lease.readers and not lease.refs for lease in books.lease_of.values())
+    assert all(not host.pages for host in books.hosts.values()) and books.prefix
 
 
 def test_being_recorded_changes_nothing(tmp_path: Path) -> None:
