@@ -55,7 +55,7 @@ _STEPWISE = replace(_SMALL, one_action_pages=False)
 PROFILES = {
     "core": Profile("spill, publish, unpin, reuse, adopt, finish, preempt", _CORE),
     "pairs": Profile("two transfers under way at once", replace(_SMALL, transfers=2)),
-    "late": Profile("GPU leases held until completed", replace(_CORE, host=3, release_at=ReleaseAt.COMPLETED)),
+    "late": Profile("GPU leases held until completed", replace(_CORE, release_at=ReleaseAt.COMPLETED)),
     "ranks": Profile("two ranks that write, each at its own pace", replace(_SMALL, ranks=2)),
     "faults": Profile(
         "failed copies, lost reports, rows that missed their mirror", replace(_STEPWISE, faults=True, mirror=True)
@@ -78,8 +78,12 @@ PROFILES = {
     "groups": Profile("a page in two resident groups", replace(_CORE, gpu=7, host=3, groups=2)),
     "keys": Profile("index keys on the GPU: a hit reaches no further", replace(_SMALL, gpu=4, keys=1)),
 }
+_DEEP = replace(_CORE, transfers=2)
 DEEP = {
-    "deep-transfers": Profile("core, with two transfers under way at once", replace(_CORE, transfers=2)),
+    "deep-transfers": Profile("core, with two transfers under way at once", _DEEP),
+    "deep-late": Profile(
+        "the same, with GPU leases held until completed", replace(_DEEP, release_at=ReleaseAt.COMPLETED)
+    ),
     "deep-blocks": Profile("core, with 4 GPU and 4 host blocks", replace(_CORE, gpu=4)),
-    "deep-late": Profile("core, with GPU leases held until completed", replace(_CORE, release_at=ReleaseAt.COMPLETED)),
+    "deep-4x4": Profile("4 GPU and 4 host blocks, two transfers", replace(_DEEP, gpu=4)),
 }

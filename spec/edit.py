@@ -103,13 +103,7 @@ class Edit:
 
     def release_gpu(self, blocks: Blocks) -> None:
         """Give one reference back; the last one waits for the steps in flight."""
-        if not blocks:
-            return
-        waiting = Fenced(len(self.steps), blocks, 0)
-        resting = sum(entry.gpu == blocks for entry in self.fenced)
-        if self.steps and self.gpu_refs[blocks[0]] - resting == 1 and waiting not in self.fenced:
-            self.fenced.append(waiting)
-        else:
+        if not (self.steps and blocks and self._rests(Fenced(len(self.steps), blocks, 0), self.gpu_refs[blocks[0]])):
             self.drop_gpu(blocks)
 
     def drop_gpu(self, blocks: Blocks) -> None:
@@ -138,11 +132,7 @@ class Edit:
         self.host_refs[host] += 1
 
     def release_host(self, host: int) -> None:
-        waiting = Fenced(len(self.steps), (), host)
-        resting = sum(entry.host == host for entry in self.fenced)
-        if self.steps and self.host_refs[host] - resting == 1 and waiting not in self.fenced:
-            self.fenced.append(waiting)
-        else:
+        if not (self.steps and self._rests(Fenced(len(self.steps), (), host), self.host_refs[host])):
             self.drop_host(host)
 
     def drop_host(self, host: int) -> None:
@@ -151,6 +141,14 @@ class Edit:
             self.host_free.add(host)
 
     # --- steps
+
+    def _rests(self, last: Fenced, refs: int) -> bool:
+        """Whether this was the last reference but those that rest already: then it rests, too."""
+        resting = sum(entry.gpu == last.gpu and entry.host == last.host for entry in self.fenced)
+        if refs - resting != 1 or last in self.fenced:
+            return False
+        self.fenced.append(last)
+        return True
 
     def end_oldest_step(self) -> None:
         self.steps.pop(0)

@@ -78,13 +78,15 @@ def explore(
                 try:
                     check_step(bounds, state, action, after)
                     if sometimes is not None:
-                        sometimes.look(bounds, state, action, after)
+                        sometimes.look_at_step(bounds, state, action, after)
                     if after is state:
                         continue
                     new = key(after)
                     if new in origin:
                         continue
                     check_state(bounds, after)
+                    if sometimes is not None:
+                        sometimes.look_at_state(bounds, after)
                 except Broken as broken:
                     found.broken, found.message = broken.invariant, str(broken)
                     found.story = [*_story(origin, parent), action]

@@ -52,17 +52,21 @@ class Sometimes:
 
     def __init__(self) -> None:
         self.met: set[str] = set()
-        self._of_states = dict(OF_STATES)
+        self._of_states: dict[str, OfState] = dict(OF_STATES)
         self._of_actions: dict[str, dict[str, OfAction]] = {}
         for sentence, (kinds, test) in OF_ACTIONS.items():
             for kind in kinds:
                 self._of_actions.setdefault(kind, {})[sentence] = test
 
-    def look(self, bounds: Bounds, before: State, action: Action, after: State) -> None:
-        """Note what is met in `after`, or in the step to it."""
-        met = [sentence for sentence, test in self._of_states.items() if test(bounds, after)]
+    def look_at_state(self, bounds: Bounds, state: State) -> None:
+        self._note([sentence for sentence, test in self._of_states.items() if test(bounds, state)])
+
+    def look_at_step(self, bounds: Bounds, before: State, action: Action, after: State) -> None:
         tests = self._of_actions.get(action[0], {})
-        met += [sentence for sentence, test in tests.items() if test(bounds, before, action, after)]
+        self._note([sentence for sentence, test in tests.items() if test(bounds, before, action, after)])
+
+    def _note(self, met: list[str]) -> None:
+        """A situation that has been met is not asked for any more."""
         for sentence in met:
             self.met.add(sentence)
             self._of_states.pop(sentence, None)

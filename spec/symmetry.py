@@ -44,55 +44,60 @@ class Symmetry:
         place = {NOBODY: NOBODY, **{r: new for new, r in enumerate(order)}}
         gpu, host = Renaming(), Renaming()
         out: list[int] = []
+        add = out.append
         for r in order:
             request = state.requests[r]
             out += (request.status, request.computed, request.final, request.draft, request.published)
             for page in request.pages:
                 out += (host[page.host], page.held + 2 * page.clean + 4 * page.tainted, page.proven)
-                out += [gpu[block] for block in page.gpu]
-                out.append(_END)
-                out += [gpu[block] for block in page.keys]
-                out.append(_END)
-            out.append(_END)
-            out += [gpu[block] for block in request.hot]
-            out.append(_END)
+                for block in page.gpu:
+                    add(gpu[block])
+                add(_END)
+                for block in page.keys:
+                    add(gpu[block])
+                add(_END)
+            add(_END)
+            for block in request.hot:
+                add(gpu[block])
+            add(_END)
             for block, content in request.lines:
-                out.append(host[block])
-                out += [tags[tag] for tag in content]
-            out.append(_END)
+                add(host[block])
+                for tag in content:
+                    add(tags[tag])
+            add(_END)
         for t in sorted(state.transfers, key=lambda t: (place[t.owner], t.page, t.kind, t.progress, t.known)):
-            out += (
-                t.kind,
-                place[t.owner],
-                t.page,
-                host[t.host],
-                host[t.source],
-                *[gpu[block] for block in t.gpu],
-                _END,
-            )
-            out += (t.leases_gpu + 2 * t.moves + 4 * t.lost, *t.progress, *t.known)
-            out += [tags[tag] for content in t.payload for tag in content]
-        out.append(_END)
+            out += (t.kind, place[t.owner], t.page, host[t.host], host[t.source])
+            for block in t.gpu:
+                add(gpu[block])
+            out += (_END, t.leases_gpu + 2 * t.moves + 4 * t.lost, *t.progress, *t.known)
+            for content in t.payload:
+                for tag in content:
+                    add(tags[tag])
+        add(_END)
         for name, block in sorted([(names[name], block) for name, block in state.prefix]):
             out += (name, host[block])
-        out.append(_END)
+        add(_END)
         for copies in (state.copies, state.key_copies):
             for block, copy in sorted([(host[block], [gpu[b] for b in copy]) for block, copy in copies]):
                 out += (block, *copy)
-            out.append(_END)
+            add(_END)
         for step in state.steps:
             out += (*sorted([gpu[b] for b in step.gpu]), _END, *sorted([host[b] for b in step.host]), _END)
-        out.append(_END)
+        add(_END)
         for entry in sorted(state.fenced):
             out += (entry.steps, *[gpu[block] for block in entry.gpu], _END, host[entry.host])
-        out.append(_END)
+        add(_END)
         for block in gpu:  # blocks that nobody names are blank, and alike
-            out += (state.gpu_refs[block], block in state.gpu_free, *[tags[tag] for tag in state.gpu[block]])
-        out.append(_END)
+            out += (state.gpu_refs[block], block in state.gpu_free)
+            for tag in state.gpu[block]:
+                add(tags[tag])
+        add(_END)
         for block in host:
             out += (state.host_refs[block], block in state.host_free)
-            for view in (*state.stream, *state.durable):
-                out += [tags[tag] for tag in view[block]]
+            for views in (state.stream, state.durable):
+                for view in views:
+                    for tag in view[block]:
+                        add(tags[tag])
         return bytes(out)
 
     def _rename(self, order: tuple[int, ...]) -> tuple[dict[int, int], dict[int, int]]:

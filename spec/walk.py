@@ -72,7 +72,8 @@ def walk(model: Model, seed: int, steps: int, sometimes: Sometimes | None = None
             done.broken, done.message = broken.invariant, str(broken)
             return done
         if sometimes is not None:
-            sometimes.look(bounds, state, action, after)
+            sometimes.look_at_step(bounds, state, action, after)
+            sometimes.look_at_state(bounds, after)
         state = after
     return done
 

@@ -162,7 +162,7 @@ def b13(bounds: Bounds, before: State, action: Action, after: State) -> str | No
 @of_step("B14", "Table rows are append-only.")
 def b14(bounds: Bounds, before: State, action: Action, after: State) -> str | None:
     for r, (was, now) in enumerate(zip(before.requests, after.requests, strict=True)):
-        if was.status in (ABSENT, DETACHED) or now.status != was.status:
+        if was is now or was.status in (ABSENT, DETACHED) or now.status != was.status:
             continue
         kept = len(was.pages) - (action[0] == "cow" and action[1] == r)
         if [p.host for p in now.pages[:kept]] != [p.host for p in was.pages[:kept]]:

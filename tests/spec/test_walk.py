@@ -17,8 +17,8 @@ from spec.walk import WORLD, WORLDS, walk
 
 def test_every_situation_is_met_and_every_kind_of_action_taken(explored):
     sometimes, taken = explored.sometimes, set(explored.taken)
-    for seed, bounds in product(range(2), WORLDS.values()):
-        walked = walk(Model(bounds), seed, 2500, sometimes)
+    for seed, bounds in product(range(4), WORLDS.values()):
+        walked = walk(Model(bounds), seed, 1000, sometimes)
         assert not walked.broken, f"seed {seed}: {walked.message}"
         taken |= set(walked.actions)
         if not sometimes.missing:
