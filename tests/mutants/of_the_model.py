@@ -294,6 +294,18 @@ class WatcherForgotten(Model):
                 return
 
 
+@mutation("copies", "B5", keys=1, gpu=4)
+class CopySharesIndexKeys(Model):
+    """The copied page writes its index keys where those of the shared page are."""
+
+    def cow(self, state, edit, r, host, gpu):
+        super().cow(state, edit, r, host, gpu)
+        shared = state.requests[r].pages[-1].keys
+        edit.hold_gpu(shared)
+        edit.release_gpu(edit.requests[r].pages[-1].keys)
+        edit.change_page(r, len(edit.requests[r].pages) - 1, keys=shared)
+
+
 @mutation("pairs", "B6")
 class CopyIndexNotDropped(Model):
     def evict(self, state, edit, host):
