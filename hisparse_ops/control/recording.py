@@ -134,7 +134,7 @@ class _Recorder:
                 answer = original(*args, **named)
                 line["answer"] = answer._asdict() if hasattr(answer, "_asdict") else answer
                 return answer
-            except Exception as error:
+            except BaseException as error:
                 line["raised"] = type(error).__name__
                 raise
             finally:

@@ -33,7 +33,7 @@ def _record_call(worker: Worker, name: str, write: Callable[[Line], None]) -> No
         line: dict[str, object] = {"worker": worker.rank, "call": name, "args": arguments}
         try:
             answer = original(*args, **named)
-        except Exception as error:
+        except BaseException as error:
             write({**line, "raised": type(error).__name__})
             raise
         if name != "poll":

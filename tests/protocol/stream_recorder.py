@@ -15,22 +15,27 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from worker.harness import Rig
 
-from hisparse_ops.worker import Streams
+from hisparse_ops.worker import Streams, Worker
 from spec.streams import Item, Op, Record, Seen, Wait
 
 Touched = tuple[set[str], set[str]]  # places read, places written
 
 
 class RecordedEvent:
-    def __init__(self, program: list[Item], name: str) -> None:
+    """Done when the test says so, or when the CPU has asked for it `patience` times before."""
+
+    def __init__(self, program: list[Item], name: str, patience: int | None) -> None:
         self._program = program
-        self.name = name
-        self.is_done = False  # says the test
+        self._patience = patience
+        self._asked = 0
         self._seen = False
+        self.name = name
+        self.is_done = False
 
     def query(self) -> bool:
+        self._asked += 1
+        self.is_done |= self._patience is not None and self._asked > self._patience
         if self.is_done and not self._seen:
             self._program.append(Seen(self.name))
             self._seen = True
@@ -51,7 +56,8 @@ class RecordedStream:
         self._recorder.current = before
 
     def record(self) -> RecordedEvent:
-        event = RecordedEvent(self._recorder.program, f"event {len(self._recorder.events)}")
+        name = f"event {len(self._recorder.events)}"
+        event = RecordedEvent(self._recorder.program, name, self._recorder.patience)
         self._recorder.events.append(event)
         self._recorder.program.append(Record(self._name, event.name))
         return event
@@ -63,8 +69,9 @@ class RecordedStream:
 class Recorder(TorchDispatchMode):
     """Records what is dispatched while it is entered."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: int | None = None) -> None:
         super().__init__()
+        self.patience = patience
         self.program: list[Item] = []
         self.events: list[RecordedEvent] = []
         self.current = "compute"
@@ -72,13 +79,13 @@ class Recorder(TorchDispatchMode):
         self._names: dict[int, str] = {}  # storage -> place
         self._kept: list[torch.Tensor] = []  # so that no two temporaries share their storage
 
-    def watch(self, rig: Rig) -> None:
-        """Learn the tensors of a rig, and forget what its making has issued."""
-        worker, layout = rig.worker, rig.layout
-        assert rig.host_pool is not None
+    def watch(self, worker: Worker) -> None:
+        """Learn the tensors of a worker."""
+        store, layout = worker._store, worker._store.layout
+        assert store.host is not None
         self._block_size, self._block_stride = layout.block_size, layout.block_stride
-        known = {"gpu": rig.kv_pool.storage, "staging": worker._store.staging._area}
-        known |= {f"host unit {unit}": rig.host_pool.unit_tensor(unit) for unit in range(len(layout.units))}
+        known = {"gpu": store.kv_pool.storage, "staging": store.staging._area}
+        known |= {f"host unit {unit}": store.host.unit_tensor(unit) for unit in range(len(layout.units))}
         known |= {f"table {name}": getattr(worker.tables, name) for name in ("host", "resident", "hot", "indexer")}
         for unit, state in enumerate(worker.hot_states):
             known |= {f"hot state {unit}.{number}": buffer for number, buffer in enumerate(state.buffers())}

@@ -8,17 +8,24 @@ for or seen, and without each thing that the CPU saw.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
+from engine.toy_model import VOCAB, ToyModel
 from protocol.stream_recorder import Recorder
 from worker.harness import LAYERS, LEADERS, Request, Rig
 
+from hisparse_ops.control import CoordinatorConfig
 from hisparse_ops.control.types import BlockCopy, MirrorEnvelope, StepPlan, TransferId, TransferKind
+from hisparse_ops.engine import Engine, EngineConfig
+from hisparse_ops.engine import Request as Job
+from hisparse_ops.memory.layout import plan_layout
 from spec.streams import Item, Op, Record, Seen, Wait, find_race, op, orders
 
 SPILL = TransferKind.SPILL
 BLOCK = 4
+TOKENS = 48  # of a request of the engine
 
 
 class Scene:
@@ -27,7 +34,7 @@ class Scene:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.rig = Rig(BLOCK, streams=self.recorder.streams)
-        self.recorder.watch(self.rig)
+        self.recorder.watch(self.rig.worker)
 
     def settled(self, tokens: int) -> Request:
         """A request that has computed so many tokens, mirrored, and holds its hot region."""
@@ -182,6 +189,40 @@ def test_every_wait_is_needed(case: Case) -> None:
         else:
             assert race is not None, f"nobody misses {item}"
             assert race.place in race.first.writes | race.second.writes
+
+
+def a_run_of_the_engine(eager_mirror: bool, monkeypatch: pytest.MonkeyPatch) -> list[Item]:
+    """Real plans: control, worker, engine and a toy model, under pressure. An event is done a step late."""
+    recorder = Recorder(patience=1)
+    monkeypatch.setattr("hisparse_ops.worker.worker.streams_of", lambda device: recorder.streams)
+    config = partial(CoordinatorConfig, eager_mirror=eager_mirror)
+    monkeypatch.setattr("hisparse_ops.engine.engine.CoordinatorConfig", config)
+    toy = ToyModel(top_k=4, block_size=BLOCK, dtype=torch.float32, hot_slots=8)
+    sizes = plan_layout(toy.spec, 1 << 24, 1 << 24)
+    blocks = 2 * sizes.reserve_blocks(TOKENS, 8) + 1
+    layout = plan_layout(toy.spec, blocks * sizes.block_bytes, 60 * sizes.host_block_bytes)
+    with Engine(toy, layout, EngineConfig(max_requests=4, max_context=TOKENS, prefill_chunk=8)) as engine:
+        recorder.watch(engine._worker)
+        prompts = [tuple((7 * number * (i > 15) + i) % VOCAB for i in range(24)) for number in range(4)]
+        jobs = [Job(str(number), prompt, 20 if number == 0 else 6) for number, prompt in enumerate(prompts)]
+        for job in jobs:
+            engine.add(job)
+        with recorder:
+            while any(not job.done for job in jobs):
+                engine.step()
+    return recorder.program
+
+
+@pytest.mark.parametrize("eager_mirror", [True, False], ids=["mirrored", "copied"])
+def test_a_whole_run_of_the_engine_has_no_race(eager_mirror: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is a run that would have some: pages are restored, and if rows are not mirrored, spilled."""
+    program = a_run_of_the_engine(eager_mirror, monkeypatch)
+    assert find_race(program) is None
+    needed: list[Callable[[Item], bool]] = [lambda item: isinstance(item, Wait) and item.stream == "compute"]
+    if not eager_mirror:
+        needed += [lambda item: isinstance(item, Wait) and item.stream == "copy", lambda item: isinstance(item, Seen)]
+    for kind in needed:
+        assert find_race([item for item in program if not kind(item)]) is not None
 
 
 def test_the_race_of_a_missing_wait_is_told_as_a_short_story() -> None:
