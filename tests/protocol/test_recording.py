@@ -142,7 +142,7 @@ def test_a_recording_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -
 @pytest.mark.parametrize("name", SETUPS)
 def test_long_walks_pass(name: str, tmp_path: Path) -> None:
     record_walk(tmp_path / "trace.jsonl", name, 200, 10_000)
-    assert check_trace(tmp_path / "trace.jsonl") > 1000
+    assert check_trace(tmp_path / "trace.jsonl") > 100
 
 
 def test_what_is_over_is_not_remembered(good: Lines) -> None:
