@@ -124,10 +124,11 @@ def test_a_reset_and_a_restart_begin_new_books(tmp_path: Path) -> None:
     assert [line["answer"]["cleared_rows"] for _, line in where(lines, "plan_step")] == [[], [], [0], [], [0], []]
 
 
-def test_the_main_job_is_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_main_job_is_recorded(device: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     small = "--model compact --requests 4 --context 96 --new-tokens 5 --top-k 8 --block-size 4 --prefill-chunk 16"
-    result = CliRunner().invoke(app, ["replay", *small.split(), "--record", str(path)])
+    result = CliRunner().invoke(app, ["replay", *small.split(), "--device", device, "--record", str(path)])
     assert result.exit_code == 0, result.output
     assert main(["check", str(path)]) == 0
     assert '"clean-unpinned"' in path.read_text(), "nothing was given up under pressure"
