@@ -185,7 +185,8 @@ class Coordinator:
         when no rank has work under way: it is the fence for blocks that rest behind overdue
         transfers. Raises `ControlError`, changing nothing, while a transport may be writing."""
         state = self._state
-        if state.orphaned or any(request.incoming is not None for request in state.live.values()):
+        imports = (request.incoming for request in state.live.values() if request.incoming is not None)
+        if state.orphaned or any(incoming.outside for incoming in imports):
             raise ControlError("an import is under way: end it first, then reset")
         self._assemble(ControlState(state.shape, state.config, *state.orders, before=state))
 

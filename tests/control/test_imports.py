@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from control.fake_engine import FakeEngine, Shape, Tokens, config
 from control.fake_worker import Faults
 
-from hisparse_ops.control import ControlError
+from hisparse_ops.control import ControlError, Coordinator
 from hisparse_ops.control.types import ImportStarted, RefusalReason, Refused, TransferKind
 
 SIZE = 4
@@ -307,6 +308,23 @@ def test_a_copy_on_write_that_fails_fails_the_import(when: str) -> None:
     assert not engine.c.is_importing("a") and engine.c.computed_tokens("a") == 12
     assert engine.c.snapshot().quarantined == (when == "never")
     engine.run("a")
+
+
+@pytest.mark.parametrize("again", [Coordinator.reset, lambda c: c.restart_rank(0)], ids=["reset", "restart"])
+def test_a_reset_waits_for_the_transport_but_not_for_the_copy_of_a_tail(again: Callable[[Coordinator], None]) -> None:
+    """The rank that is started anew is the one that would have acknowledged the copy."""
+    engine = FakeEngine(Shape(num_blocks=201))
+    with_published_prompt(engine, 16)
+    engine.admit("a", [*range(16), *range(50, 60)], prompt=16)
+    engine.begin_import("a", 16)
+    with pytest.raises(ControlError, match="end it first"):
+        again(engine.c)
+    engine.transport("a")
+    engine.end_import("a", ok=True, replay=1)
+    assert engine.c.is_importing("a"), "the copy is not acknowledged yet"
+    again(engine.c)
+    assert engine.c.quiescent()
+    engine.c.check()
 
 
 def test_rows_that_are_here_already_are_not_brought_again() -> None:
