@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 
 from contracts.checker import BROKEN, PROVEN, SEARCHED, check, contracts_of
 from contracts.without_torch import bare_package
@@ -21,6 +22,9 @@ def main() -> int:
     parser.add_argument("topics", nargs="*", default=TOPICS, help=f"modules of contracts (default: {' '.join(TOPICS)})")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"CPU time for each (default {SECONDS:.0f})")
     options = parser.parse_args()
+    for topic in options.topics:
+        if find_spec(f"contracts.{topic}") is None:
+            parser.error(f"there is no topic {topic!r}, only {', '.join(TOPICS)}")
     bare_package()
     verdicts = []
     for topic in options.topics:

@@ -35,7 +35,8 @@ def contracts_of(module: ModuleType) -> Iterator[Contract]:
 
 def check(contract: Contract, seconds: float) -> Verdict:
     """`proven`: every path through contract and code was taken, for all arguments. `searched`: no
-    counterexample within `seconds` of CPU time. Anything else is `BROKEN`, an unfulfillable premise too."""
+    counterexample within `seconds` of CPU time. Anything else is `BROKEN`. A premise that nothing fulfils
+    is not noticed here: crosshair calls it proven. `mistakes` would notice."""
     options = AnalysisOptionSet(analysis_kind=[AnalysisKind.asserts], report_all=True, per_condition_timeout=seconds)
     start = time.monotonic()
     messages = run_checkables(analyze_function(contract, options))

@@ -21,6 +21,12 @@ def test_a_wrong_contract_fails_the_run_with_a_counterexample():
     assert "when calling no_request_has_987654_pages(" in done.stderr
 
 
+def test_an_unknown_topic_is_refused_in_a_sentence():
+    done = python("contracts", "weather")
+    assert done.returncode == 2
+    assert "there is no topic 'weather'" in done.stderr
+
+
 def test_a_mistake_in_the_code_breaks_its_contract():
     done = python("contracts.mistakes")
     assert done.returncode == 0, done.stderr
