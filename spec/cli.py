@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
             explorer.add_argument(f"--{bound.name}", type=int, help=f"default {bound.default}, or the profile's")
     walker = commands.add_parser("walk", help="seeded walks in a larger world, liveness checked on the way")
     walker.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
-    walker.add_argument("--seeds", type=int, default=10, help="how many (default 10)")
+    walker.add_argument("--seeds", type=int, default=6, help="how many (default 6)")
     walker.add_argument("--steps", type=int, default=WALK_STEPS, help=f"actions of each walk (default {WALK_STEPS})")
     commands.add_parser("streams", help="every interleaving of overlapping steps, with and without each wait")
     checker = commands.add_parser("check", help="replay a recorded trace through books that know only the protocol")
