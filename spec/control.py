@@ -1,9 +1,9 @@
 """What control decides, and what it does with what it hears.
 
-| when                | actions                                              |
-|---------------------|------------------------------------------------------|
+| when                | actions                                                  |
+|---------------------|----------------------------------------------------------|
 | freely, at any time | spill unpin repin hot cool reuse evict restore set_aside |
-| when a rank reports | deliver (any true fact: late, split, twice, or never) |
+| when a rank reports | deliver (any true fact: late, split, twice, or never)    |
 
 *Freely*: any policy is a way to choose among these, so what holds here holds for all. There are no
 watchers, owner indexes or callbacks: `reuse` looks into the page tables.
