@@ -67,23 +67,33 @@ def hold_up_the_copies(rig: Rig) -> None:
         torch.cuda._sleep(STALL)
 
 
+def make_pinned_buffers() -> None:
+    """To make one may wait for every stream: so torch keeps enough of them, from now on."""
+    made = [torch.empty(1 << size, dtype=torch.uint8, pin_memory=True) for size in range(2, 14) for _ in range(32)]
+    del made
+
+
 def test_a_spill_waits_for_rows_that_are_still_being_written(rig: Rig) -> None:
     request = rig.request()
+    rows = [rig.rows(request, layer, range(16)) for layer in range(LAYERS)]
+    make_pinned_buffers()
     rig.worker.begin_step(rig.plan(residency=rig.grow(request, 16)))
     kv = rig.worker.kv(request.state_row, 0, 16, prefill=True)
     torch.cuda._sleep(STALL)
-    rig.fill(kv, request)
+    for layer in range(LAYERS):
+        kv.write(layer, rows[layer])
     rig.worker.end_step()
     rig.idle(transfers=(rig.transfer(TransferKind.SPILL, request.pages[0]),))
     torch.cuda.synchronize()
     for layer in range(LAYERS):
-        assert torch.equal(rig.host_page(request.pages[0], layer), rig.expected(request, layer, range(16)).cpu())
+        assert torch.equal(rig.host_page(request.pages[0], layer), rows[layer].cpu())
 
 
 def test_a_restore_waits_for_the_step_before_that_still_reads_its_blocks(rig: Rig) -> None:
     request = rig.request()
     rig.compute(request, 0, 40)
     rig.drop(request, 0)
+    make_pinned_buffers()
     torch.cuda.synchronize()
     torch.cuda._sleep(STALL)
     read = [rig.gpu_page(request.pages[1], layer).clone() for layer in range(LAYERS)]
@@ -109,8 +119,11 @@ def test_the_model_waits_for_restores(rig: Rig) -> None:
 
 
 def test_only_new_owners_of_its_blocks_wait_for_a_spill(rig: Rig) -> None:
-    first, second, third = (rig.request() for _ in range(3))
+    first, second, third, before = (rig.request() for _ in range(4))
+    make_pinned_buffers()
+    rig.compute(before, 0, 16)
     rig.compute(first, 0, 16)
+    rig.idle(transfers=(rig.transfer(TransferKind.SPILL, before.pages[0]),))
     spill = rig.transfer(TransferKind.SPILL, first.pages[0])
     want = [rig.expected(first, layer, range(16)).cpu() for layer in range(LAYERS)]
     torch.cuda.synchronize()
