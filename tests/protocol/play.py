@@ -1,4 +1,4 @@
-"""Which actions a world allows, read off the model, and seeded walks that draw from them."""
+"""Seeded walks of the real coordinator: actions drawn from those that a world allows."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from protocol.rules import (
+    free_ids,
+    free_slots,
+    is_whole,
+    may_compute,
+    may_end_step,
+    may_finish,
+    may_import,
+    may_plan,
+    may_seal,
+    may_take_back,
+    may_write,
+)
 from protocol.world import Action, Setup, World
 
 from spec.bounds import Bounds
-from spec.model import Action as ModelAction
-from spec.model import Model
-from spec.state import State
 
-IDS = ("a", "b", "c", "d")
 # How often each kind is drawn. Ends are rare, so that requests grow long and blocks run short.
 WEIGHTS = {
     "admit": 4, "step": 14, "seal": 20, "run": 14, "arrive": 14, "step_done": 16, "deliver": 16, "takeback": 6,
@@ -27,49 +35,27 @@ TROUBLE = ("lose", "stranger", "reset", "restart", "preempt")
 REPEATED = 0.15  # of the reports that are delivered, how many come again
 
 
-class Environment(Model):
-    """The model without what control decides, and without bounds on what is under way."""
-
-    def candidates(self, state: State) -> Iterator[ModelAction]:
-        for r in range(self.bounds.requests):
-            yield ("admit", r, 0)
-            yield ("seal", r)
-            yield ("takeback", r)
-            yield ("finish", r)
-            yield ("preempt", r)
-            yield ("import_end", r, False)
-        yield ("step_done",)
-
-
 def enabled(world: World, draw: random.Random) -> list[Action]:
-    """One action of each kind and target that the model allows in the world's present state; `draw`
-    chooses the arguments that do not matter to whether it is allowed."""
+    """One action of each kind and target that may happen in the world's present state; `draw` chooses the
+    arguments that do not matter to whether it may."""
     bounds, actions = world.bounds, []
-    by_slot = {player.slot: name for name, player in world.players.items()}
-    free_ids = [name for name in IDS if name not in world.players and name not in world.arrivals]
-    admissible = []
-    for kind, *arguments in Environment(bounds).enabled(world.state):
-        slot = arguments[0] if arguments else None
-        name = by_slot.get(slot)
-        if kind == "admit" and free_ids:
-            admissible.append(slot)
-        elif kind == "step_done" and world.open_steps:
-            if all(rank.ended >= min(world.open_steps) for rank in world.ranks):
-                actions.append(("step_done",))
-        elif name is None:
-            continue
-        elif kind == "takeback":
-            actions.append(("takeback", name))
-        elif kind == "seal" and world.players[name].planned not in world.open_steps:
-            actions.append(("seal", name))
-        elif kind == "finish" and name not in world.arrivals:
-            actions.append(("finish", name))
-            actions.append(("abort", name))
-        elif kind == "preempt":
-            actions.append(("preempt", name))
-    if admissible:
-        actions.append(_admission(world, draw, free_ids, admissible))
-    if len(world.open_steps) < max(bounds.steps, 1):
+    by_slot = {player.slot: player for player in world.players.values()}
+    for slot in sorted(by_slot):
+        player = by_slot[slot]
+        if may_seal(world, player):
+            actions.append(("seal", player.id))
+        if may_take_back(world, player):
+            actions.append(("takeback", player.id))
+        if may_finish(world, player):
+            actions.append(("finish", player.id))
+            actions.append(("abort", player.id))
+        actions.append(("preempt", player.id))
+    if may_end_step(world):
+        actions.append(("step_done",))
+    free, admissible = free_ids(world), free_slots(world)
+    if admissible and free:
+        actions.append(_admission(world, draw, free, admissible))
+    if may_plan(world):
         actions.append(_step(world, draw))
     actions += _imports(world, draw)
     for rank in world.ranks:
@@ -101,7 +87,7 @@ def _step(world: World, draw: random.Random) -> Action:
     """Every request may compute; drafts only where the last ones were settled."""
     counts = []
     for name, player in world.players.items():
-        if name in world.arrivals or player.record.incoming is not None or player.draft or draw.random() < 0.15:
+        if not may_compute(world, player) or draw.random() < 0.15:
             continue
         drafts = draw.choice([0, 0, 1]) if world.bounds.drafts else 0
         skipped = int(world.bounds.faults and world.bounds.mirror and draw.random() < 0.02 * world.setup.unrest)
@@ -111,17 +97,13 @@ def _step(world: World, draw: random.Random) -> Action:
 
 def _imports(world: World, draw: random.Random) -> list[Action]:
     actions: list[Action] = []
-    rows = world.bounds.rows
     for name, player in world.players.items() if world.bounds.imports else ():
-        fresh = player.planned < 0 and name not in world.arrivals and player.computed == player.record.final_tokens
-        if fresh and len(player.record.pages) * rows == player.computed < player.prompt:
+        if may_import(world, player):
             actions.append(("import_begin", name, draw.randint(player.computed + 1, player.prompt)))
-    for name, arrival in world.arrivals.items():
-        whole = arrival.written == len(arrival.started.pages)
-        after = arrival.started.after_step
-        if not whole and (after is None or after not in world.open_steps):
+    for name in world.arrivals:
+        if may_write(world, name):
             actions.append(("import_write", name))
-        actions.append(("import_end", name, whole))
+        actions.append(("import_end", name, is_whole(world, name)))
     return actions
 
 
@@ -136,11 +118,15 @@ class Story:
     counts: Counter[str] = field(default_factory=Counter)
 
 
+def weights_of(setup: Setup) -> dict[str, float]:
+    return {kind: weight * (setup.unrest if kind in TROUBLE else 1) for kind, weight in WEIGHTS.items()}
+
+
 def play(setup: Setup, seed: int, steps: int, seconds: float = math.inf) -> Story:
     """A seeded walk of the real coordinator; stops at the first thing that is wrong, or when time is up."""
     draw, world, story = random.Random(seed), World(setup), Story(setup, seed)
     end = time.monotonic() + seconds
-    weights = {kind: weight * (setup.unrest if kind in TROUBLE else 1) for kind, weight in WEIGHTS.items()}
+    weights = weights_of(setup)
     for _ in range(steps):
         if time.monotonic() > end:
             break
@@ -154,9 +140,9 @@ def play(setup: Setup, seed: int, steps: int, seconds: float = math.inf) -> Stor
     return story
 
 
-def wrong_with(world: World, action: Action) -> str:
+def wrong_with(world: World, action: Action, judged: bool = True) -> str:
     try:
-        world.act(action)
+        (world.act if judged else world.do)(action)
     except Exception as error:  # whatever goes wrong is what the walk is for
         return f"{type(error).__name__}: {error}"
     return ""

@@ -67,17 +67,19 @@ def compare(world: World, before: State, action: Action, after: State) -> list[A
 def _in_the_model(world: World, before: State, action: Action, after: State) -> tuple[State, list[Action]] | None:
     """The model's state after the call and the actions that led there; None where the model does not go."""
     model, name, world.beyond = world.model, action[0], ""
+    before = before._replace(fenced=tuple(_for_steps(before)))
     if name in NOTHING_HAPPENS:
         return before, [action] if name in ("query", "takeback") else []
     if name in FORGETS:
         return model.initial(), [("reset",)]
     if name in CHOOSES:
         try:
-            todo = decisions(before, after)
+            if not set(world.unproven) <= set(world.c._state.mirror.open):
+                raise Beyond("a step whose mirror is not proven in time is given up")
+            return follow(model, before, decisions(before, after), after)
         except Beyond as reason:
             world.beyond = str(reason)
             return None
-        return follow(model, before, todo, after)
     only = _only_action(world, before, action)
     if only is None:
         return None

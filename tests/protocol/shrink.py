@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 from protocol.play import Story, wrong_with
+from protocol.rules import (
+    free_ids,
+    free_slots,
+    is_whole,
+    may_compute,
+    may_end_step,
+    may_finish,
+    may_import,
+    may_plan,
+    may_seal,
+    may_take_back,
+    may_write,
+)
 from protocol.world import Action, Setup, World
+
+SECONDS = 60.0  # for making a story short
 
 
 def possible(world: World, action: Action) -> Action | None:
     """The action, cut down to what still makes sense after others were left out; or None."""
     kind, *arguments = action
     if kind == "admit":
-        taken = {player.slot for player in world.players.values()} | set(world.slots.values())
-        busy = {slot for slot in taken if world.state.requests[slot].status}
-        name, slot = arguments[0], arguments[1]
-        return None if name in world.players or name in world.arrivals or slot in busy else action
+        return action if arguments[0] in free_ids(world) and arguments[1] in free_slots(world) else None
     if kind == "step":
-        if len(world.open_steps) >= max(world.bounds.steps, 1):
-            return None
-        counts = tuple([c for c in arguments[0] if c[0] in world.players and _may_compute(world, c[0])])
-        return ("step", counts, arguments[1])
+        return _possible_step(world, arguments) if may_plan(world) else None
     if kind in ("deliver", "lose"):
         return (kind, arguments[0] % len(world.facts), *arguments[1:]) if world.facts else None
     if kind == "run":
@@ -26,10 +38,9 @@ def possible(world: World, action: Action) -> Action | None:
     if kind == "arrive":
         return action if world.ranks[arguments[0]].dma else None
     if kind == "step_done":
-        ended = world.open_steps and all(rank.ended >= min(world.open_steps) for rank in world.ranks)
-        return action if ended else None
+        return action if may_end_step(world) else None
     if kind in ("import_write", "import_end"):
-        return action if arguments[0] in world.arrivals and _import_may(world, action) else None
+        return action if arguments[0] in world.arrivals and _import_may(world, kind, arguments) else None
     if kind in ("reset", "restart"):
         return None if world.arrivals else action
     if kind in ("stranger", "query"):
@@ -37,35 +48,24 @@ def possible(world: World, action: Action) -> Action | None:
     return action if arguments[0] in world.players and _request_may(world, kind, arguments) else None
 
 
-def _may_compute(world: World, name: str) -> bool:
-    player = world.players[name]
-    return name not in world.arrivals and player.record.incoming is None and not player.draft
+def _possible_step(world: World, arguments: list[Any]) -> Action:
+    counts = [c for c in arguments[0] if c[0] in world.players and may_compute(world, world.players[c[0]])]
+    return ("step", tuple(counts), *arguments[1:])
 
 
-def _import_may(world: World, action: Action) -> bool:
-    arrival = world.arrivals[action[1]]
-    whole = arrival.written == len(arrival.started.pages)
-    after = arrival.started.after_step
-    if action[0] == "import_write":
-        return not whole and (after is None or after not in world.open_steps)
-    return whole or not action[2]
+def _import_may(world: World, kind: str, arguments: list[Any]) -> bool:
+    if kind == "import_write":
+        return may_write(world, arguments[0])
+    return not arguments[1] or is_whole(world, arguments[0])
 
 
-def _request_may(world: World, kind: str, arguments: list[object]) -> bool:
-    player = world.players[str(arguments[0])]
-    if kind == "takeback":
-        return player.draft > 0
-    if kind == "preempt":
-        return True
-    if player.id in world.arrivals or player.record.incoming is not None:
-        return False
-    if kind == "seal":
-        return player.planned not in world.open_steps and player.computed - player.draft > player.record.final_tokens
+def _request_may(world: World, kind: str, arguments: list[Any]) -> bool:
+    player = world.players[arguments[0]]
     if kind == "import_begin":
-        rows = world.bounds.rows
-        fresh = player.planned < 0 and player.computed == player.record.final_tokens
-        return fresh and len(player.record.pages) * rows == player.computed < min(player.prompt, int(str(arguments[1])))
-    return True
+        return may_import(world, player) and player.computed < arguments[1] <= player.prompt
+    return {"takeback": may_take_back, "seal": may_seal, "finish": may_finish, "abort": may_finish}.get(
+        kind, lambda *_: True
+    )(world, player)
 
 
 def replay(setup: Setup, actions: list[Action]) -> Story:
@@ -87,13 +87,13 @@ def kind_of(wrong: str) -> str:
     return " ".join(wrong.split()[:2])
 
 
-def shrink(story: Story, tries: int = 400) -> Story:
-    """The shortest story found that goes wrong in the same way."""
+def shrink(story: Story, seconds: float = SECONDS) -> Story:
+    """The shortest story found in this time that goes wrong in the same way."""
     best, size = story, max(len(story.actions) // 2, 1)
-    while tries > 0:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         start, shorter = 0, False
-        while start < len(best.actions) and tries > 0:
-            tries -= 1
+        while start < len(best.actions) and time.monotonic() < end:
             attempt = replay(story.setup, best.actions[:start] + best.actions[start + size :])
             if attempt.wrong and kind_of(attempt.wrong) == kind_of(story.wrong):
                 best, shorter = attempt, True
@@ -105,9 +105,9 @@ def shrink(story: Story, tries: int = 400) -> Story:
     return best
 
 
-def pytest_function(setup_name: str, story: Story) -> str:
-    """The story as a test, ready to be kept."""
-    head = [f'    """{story.wrong.splitlines()[0][:100]}"""', f'    world = World(SETUPS["{setup_name}"])']
+def pytest_function(name: str, story: Story, of: str = 'SETUPS["{}"]') -> str:
+    """The story as a test, ready to be kept. `of`: how its setup is written, given its name."""
+    head = [f'    """{story.wrong.splitlines()[0][:100]}"""', f"    world = World({of.format(name)})"]
     body = "\n".join(["    story = ["] + [f"        {action!r}," for action in story.actions] + ["    ]"])
     return "\n".join(
         ["def test_a_shrunk_story():", *head, body, "    for action in story:", "        world.act(action)"]

@@ -10,13 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spec.edit import Edit, require
 from spec.invariants import check_step
 from spec.model import Action, Model, NotEnabled
-from spec.state import ABSENT, DETACHED, IMPORTING, LIVE, RESTORE, SPILL, Blocks, Request, State, Transfer
+from spec.state import ABSENT, DETACHED, IMPORTING, LIVE, NOBODY, RESTORE, SPILL, Blocks, Request, State, Transfer
 
 # Room is made first, then the request comes, then it takes what it needs; transfers are given up last.
-ORDER = ("unpin", "hot", "reuse", "evict", "admit")
+ORDER = ("unpin", "hot", "reuse", "evict", "admit", "land")
 LAST = ("set_aside",)
+
+
+class Wider(Model):
+    """The model, and two decisions of control that it does not have."""
+
+    def land(self, state: State, edit: Edit, r: int, cached: int, left: tuple[int, ...]) -> None:
+        """Admit, but leave the readable copies of some host blocks alone: those pages are read from the host."""
+        hidden = {host: edit.copies.pop(host) for host in left if host in edit.copies}
+        self.admit(state, edit, r, cached)
+        edit.copies.update(hidden)
+
+    def adopt(self, state: State, edit: Edit, r: int, p: int) -> None:
+        """A live request reads a page from a copy that it did not have before."""
+        page = state.requests[r].pages[p]
+        require(state.requests[r].status == LIVE and not page.gpu and page.clean, "a page on the host alone")
+        require(page.host in edit.copies, "a readable copy")
+        edit.hold_gpu(edit.copies[page.host])
+        edit.change_page(r, p, gpu=edit.copies[page.host], held=True)
 
 
 class Beyond(Exception):
@@ -26,32 +45,41 @@ class Beyond(Exception):
 def decisions(before: State, after: State) -> list[Action]:
     """The actions of the model that lead from one state to the other. Raises `Beyond`."""
     found: list[Action] = []
-    if any(request.status == IMPORTING for request in (*before.requests, *after.requests)):
-        raise Beyond("an import: control admits its request first, and takes its leases at once")
     evicted = {host for _, host in before.prefix} - {host for _, host in after.prefix}
     found += [("evict", host) for host in sorted(evicted)]
     found += [("reuse", gpu) for gpu in sorted(_reused(before, after, evicted))]
     started = [t for t in after.transfers if not t.lost and not any(_same(t, other) for other in before.transfers)]
     lost = [t for t in after.transfers if t.lost and not any(_same(t, other) for other in before.transfers)]
-    if len(after.transfers) < len(before.transfers) + len(started):
-        raise Beyond("a transfer ends because the proof of its mirror is given up")
+    if any(t.kind != SPILL for t in lost):
+        raise Beyond("a restore or a copy is overdue")
     for r, (was, now) in enumerate(zip(before.requests, after.requests, strict=True)):
-        if was.status == DETACHED and now != was and not lost:
+        if IMPORTING in (was.status, now.status) and was != now:
+            raise Beyond("an import moves on")
+        doubtful = any(page.tainted for page in was.pages) or not any(_was_of(r, t, before) for t in lost)
+        if was.status == DETACHED and now != was and doubtful:
             raise Beyond("a finished request gives up a page whose mirror is not proven")
         if now.status == LIVE:
             found += _of_request(r, was, now, before, started)
-    found += [("spill", t.owner, t.page) for t in started if t.kind == SPILL]
-    if any(t.kind != SPILL for t in lost):
-        raise Beyond("a restore that is overdue")
+    spilled = [t for t in started if t.kind == SPILL]
+    if any(t.owner == NOBODY for t in spilled):
+        raise Beyond("a page spills and is given up in one call")
+    if any(after.requests[t.owner].status == IMPORTING for t in spilled):
+        raise Beyond("a page spills while its request imports others")
+    found += [("spill", t.owner, t.page) for t in spilled]
     found += [("set_aside", t.host, t.page) for t in lost]
     return found
 
 
+def _was_of(r: int, lost: Transfer, before: State) -> bool:
+    return any((t.owner, t.page, t.host) == (r, lost.page, lost.host) for t in before.transfers)
+
+
 def _of_request(r: int, was: Request, now: Request, before: State, started: list[Transfer]) -> Iterator[Action]:
-    if was.status == ABSENT:
-        yield ("admit", r, len(now.pages))
-    restored = {t.page for t in started if t.kind == RESTORE and t.owner == r}
     copies = dict(before.copies)
+    if was.status == ABSENT:
+        left = tuple([page.host for page in now.pages if not page.gpu and page.host in copies])
+        yield ("land", r, len(now.pages), left) if left else ("admit", r, len(now.pages))
+    restored = {t.page for t in started if t.kind == RESTORE and t.owner == r}
     for p, page in enumerate(now.pages):
         if p >= len(was.pages) and was.status == LIVE:
             yield ("append", r, page.host, page.gpu + page.keys)
@@ -60,16 +88,13 @@ def _of_request(r: int, was: Request, now: Request, before: State, started: list
         if p in restored:
             yield ("restore", r, p, page.gpu)
         elif old is None:
-            if not page.gpu and page.host in copies:
-                raise Beyond("a hit landed on the host beside a readable copy")
+            continue
         elif old.held and not page.held:
             yield ("unpin", r, p)
         elif old.gpu and page.held and not old.held:
             yield ("repin", r, p)
         elif page.gpu and not old.gpu:
-            raise Beyond("a live request adopts a copy")
-        if old is not None and page.tainted and not old.tainted:
-            raise Beyond("a step whose mirror is not proven is given up")
+            yield ("adopt", r, p)
     if now.hot and now.hot != was.hot:
         yield ("hot", r, now.hot)
     if was.hot and not now.hot:

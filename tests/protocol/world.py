@@ -16,6 +16,7 @@ from protocol.abstraction import abstract, free_order, transfer_ids
 from protocol.moods import CALM, MOODS, Mood
 from protocol.ranks import Fact, Memory, Pass, Rank
 from protocol.refinement import check_free_queue, check_news, compare, judge, read_by_several
+from protocol.witness import Wider
 
 from hisparse_ops.control import Coordinator, CoordinatorConfig
 from hisparse_ops.control.pages import HOLDS_KV, PageState
@@ -31,7 +32,6 @@ from hisparse_ops.control.types import (
     TransferKind,
 )
 from spec.bounds import Bounds
-from spec.model import Model
 from spec.state import State, draft_tag, final_content, name_of
 
 Action = tuple[Any, ...]
@@ -129,7 +129,7 @@ class World:
     def __init__(self, setup: Setup) -> None:
         self.setup, self.bounds = setup, setup.bounds
         # Control has no bound on what is under way; a step in flight is control's, not a write's.
-        self.model = Model(replace(setup.bounds, steps=0, transfers=NEVER))
+        self.model = Wider(replace(setup.bounds, steps=0, transfers=NEVER))
         host = self.bounds.host
         self.mood = Mood()
         self.c = Coordinator(
@@ -164,6 +164,7 @@ class World:
         self.facts: list[Fact] = []
         self.told: list[Fact] = []  # delivered, the newest last
         self.last: Fact | None = None  # delivered
+        self.unproven: list[int] = []  # steps whose mirror was not proven before the action
         self.ids: list[int] = []  # of the transfers waited for before the action
 
     # -- tokens ------------------------------------------------------------------------------
@@ -184,13 +185,14 @@ class World:
         self.leaving = self.players[action[1]].slot if action[0] in ("finish", "abort", "preempt") else None
         getattr(self, action[0])(*action[1:])
         self._settle_imports()
-        self._wipe_blank()
         self._forget_gone()
 
     def act(self, action: Action) -> None:
         """Do it and judge it. Raises AssertionError with what is wrong."""
         before, order, self.ids = self.state, free_order(self), transfer_ids(self)
+        self.unproven = list(self.c._state.mirror.open)
         self.do(action)
+        self.wipe_blank()
         self.state = abstract(self)
         judge(self, before, action, self.state)
         self.taken = compare(self, before, action, self.state)
@@ -200,7 +202,7 @@ class World:
         check_free_queue(order, free_order(self), action, self.state, self.shared)
         self.c.check()
 
-    def _wipe_blank(self) -> None:
+    def wipe_blank(self) -> None:
         """A blank block promises nothing: whoever still reads it shall see that."""
         gpu, host = self.c._state.gpu.blank_blocks(), self.c._state.host.blank_blocks()
         offsets = range(self.bounds.rows)
@@ -236,6 +238,7 @@ class World:
     ) -> None:
         """Plan and issue a step. For each request: rows, drafts behind them, rows the mirror skips."""
         self.mood.set(mood, pick)
+        self.wipe_blank()
         scheduled, passes = [], []
         for name, rows, drafts, skipped in counts:
             player = self.players[name]

@@ -1,0 +1,88 @@
+"""Small real worlds, each with the actions that are tried in it and what it must have done in the model.
+
+Where `bounds.steps` is 0 a step ends as it begins, and with `one_action_pages` its rows are sealed at once.
+Pools have the sizes of the worlds, not of the model: the admission ledger lets nobody in for less than
+full residency, or a hot region and six pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from protocol.world import NEVER, Setup, World
+
+from spec.bounds import Bounds
+
+ENDS = ("finish", "preempt", "reset")
+USUAL = ("admit", "step", "hear", "seal", "end_step")
+# What happens in every family, in the words of the model.
+ALWAYS = (
+    "admit", "append", "write", "seal", "spill", "enqueue", "complete", "deliver", "step_done", "finish", "preempt",
+    "query",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Family:
+    sentence: str
+    setup: Setup
+    kinds: tuple[str, ...]  # of the model, beside those that happen always: each must have been done
+    actions: tuple[str, ...] = (*USUAL, *ENDS)
+    under_way: int = 1  # transfers and copies at once, else a state is at the edge
+    unproven: int = 1  # steps whose mirror is not proven, likewise
+
+    def within(self, world: World) -> bool:
+        control = world.c._state
+        under_way = len(control.transfers.active) + len(control.transfers.copies)
+        return under_way <= self.under_way and len(control.mirror.open) <= self.unproven
+
+
+_COARSE = Bounds(requests=2, pages=2, gpu=8, host=4, rows=1, keys=1, shared=1, transfers=NEVER, steps=0)
+_FINE = replace(_COARSE, requests=1, one_action_pages=False, steps=1)
+
+
+def _setup(bounds: Bounds, **settings: object) -> Setup:
+    usual = {"live": 2, "step_rows": 1, "overdue_after": NEVER, "spill_budget": 1}
+    return Setup(bounds, **(usual | settings))  # type: ignore[arg-type]
+
+
+FAMILIES = {
+    "core": Family(
+        "spill, publish, adopt, restore, reuse, evict, finish, preempt",
+        _setup(_COARSE), ("reset", "reuse", "evict", "restore"),
+    ),
+    "moved": Family(
+        "one request squeezed out of the GPU and back, under every answer of a policy",
+        _setup(replace(_COARSE, requests=1, pages=4, gpu=11, host=6), promised=6, moods=True),
+        ("hot", "unpin", "cool", "repin", "reuse", "restore"),
+        actions=(*USUAL, "finish", "preempt"),
+    ),
+    "fence": Family(
+        "steps in flight, seals and ends that come in between",
+        _setup(replace(_FINE, steps=2)), (),
+    ),
+    "drafts": Family(
+        "partial pages and rows taken back, with the eager mirror",
+        _setup(replace(_FINE, rows=2, steps=0, mirror=True, drafts=True), step_rows=2), ("takeback",),
+        actions=(*USUAL, *ENDS, "takeback"),
+    ),
+    "faults": Family(
+        "failed copies, reports that never come, rows that missed their mirror",
+        _setup(replace(_FINE, steps=0, mirror=True, faults=True), overdue_after=2), ("fail", "set_aside"),
+    ),
+    "imports": Family(
+        "imports that end well or badly, partial tails, copy-on-write",
+        _setup(replace(_FINE, rows=2, steps=0, imports=True)),
+        ("import_begin", "import_write", "import_end", "cow"),
+        actions=(*USUAL, *ENDS, "import_begin", "import_write", "import_end"),
+        under_way=2,
+    ),
+    "ranks": Family(
+        "two ranks that write, each at its own pace, and their restarts",
+        _setup(replace(_FINE, steps=0, ranks=2)), ("reset",),
+        actions=(*USUAL, "finish", "abort", "preempt", "restart"),
+    ),
+}  # fmt: skip
+
+
+LARGER = {}
