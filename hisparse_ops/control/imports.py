@@ -118,7 +118,10 @@ class Imports:
 
     def _published_here(self, request: Request, wanted: range) -> dict[int, HostBlock]:
         """Host blocks that hold the rows of wanted pages already, though their index keys are lost,
-        or though the page is too near to the end for a hit."""
+        or though the page is too near to the end for a hit. None above a page of the request's own that
+        is not published (yet)."""
+        if request.frontier < wanted.start:
+            return {}
         known = request.hashes[wanted.start : wanted.stop]
         found = ((index, self._state.prefix.get(h)) for index, h in zip(wanted, known, strict=False))
         return {index: block for index, block in found if block is not None}

@@ -327,6 +327,26 @@ def test_a_reset_waits_for_the_transport_but_not_for_the_copy_of_a_tail(again: C
     engine.c.check()
 
 
+def test_s3_a_second_import_shares_nothing_above_a_page_that_is_not_published() -> None:
+    """The request's own first page is still on its way to be durable: nothing behind it can be one of its prefix."""
+    engine = FakeEngine(Shape(num_blocks=201))
+    with_published_prompt(engine, 16)
+    engine.admit("a", [*range(16), *range(50, 60)], prompt=16, reuse=0)
+    assert engine.begin_import("a", 4).pages[0].host_block == 0, "page 0 is copied from the published one"
+    engine.transport("a")
+    engine.end_import("a", ok=True)
+    engine.step()
+    engine.settle(1)
+    assert not engine.c.is_importing("a") and engine.c._state.live["a"].frontier == 0
+    engine.c.seal("a", 4)
+    started = engine.begin_import("a", 12)
+    assert [page.page for page in started.pages if page.host_block] == [1, 2], "each in a block of its own"
+    engine.transport("a")
+    engine.end_import("a", ok=True)
+    engine.check()
+    engine.run("a")
+
+
 def test_rows_that_are_here_already_are_not_brought_again() -> None:
     """The host prefix is longer than that of the index keys: an import brings the keys alone."""
     engine = FakeEngine(Shape(num_blocks=201))
