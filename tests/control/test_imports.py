@@ -149,6 +149,18 @@ def test_a_tail_whose_restore_failed_is_readable_nowhere() -> None:
     assert engine.c.quiescent() and engine.c.snapshot().gpu_blank + engine.c.snapshot().gpu_readable == 60
 
 
+def test_a_tail_whose_restore_is_given_up_is_read_by_nobody() -> None:
+    engine = FakeEngine(settings=config(overdue_after=3))
+    begin(engine, 6)
+    engine.transport("a")
+    engine.end_import("a", ok=True)
+    engine.plan()
+    engine.execute_all()
+    engine.mail.clear()
+    engine.settle(6)
+    assert not engine.c.is_readable("a") and engine.c.snapshot().quarantined == 2, "two pages, both restored"
+
+
 def test_a_restored_tail_whose_new_rows_miss_their_mirror_is_read_on() -> None:
     """The restore has ended well; only the host copy of the page is in doubt."""
     engine = FakeEngine()

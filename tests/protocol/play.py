@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from protocol.rules import (
@@ -31,7 +32,10 @@ WEIGHTS = {
     "finish": 0.3, "abort": 0.05, "preempt": 0.15, "lose": 0.15, "stranger": 0.2, "query": 0.3, "reset": 0.02,
     "restart": 0.02, "import_begin": 0.7, "import_write": 4, "import_end": 1,
 }  # fmt: skip
-TROUBLE = ("lose", "stranger", "reset", "restart", "preempt")
+AT_THE_END = 12  # how much more often a request ends that can grow no more
+IN_VAIN = 0.1  # how often somebody asks to be admitted where no state row is free
+OUT_OF_ORDER = 0.3  # of the reports that are delivered, how many are not the oldest
+FAILED, SKIPPED = 0.03, 0.02  # of the steps, how many have a copy that fails; of the passes, a row not mirrored
 REPEATED = 0.15  # of the reports that are delivered, how many come again
 
 
@@ -62,9 +66,9 @@ def enabled(world: World, draw: random.Random) -> list[Action]:
         if rank.stream:
             actions.append(("run", rank.number))
         if rank.dma:
-            actions.append(("arrive", rank.number))
+            actions.append(("arrive", rank.number, draw.choice([1, len(rank.dma)])))
     if world.facts:
-        index = draw.randrange(len(world.facts)) if draw.random() < 0.3 else 0
+        index = draw.randrange(len(world.facts)) if draw.random() < OUT_OF_ORDER else 0
         actions.append(("deliver", index, draw.random() < REPEATED))
         actions.append(("lose", draw.randrange(len(world.facts))))
     waiting = [*world.c._state.transfers.active, 1 + world.c._state.transfers.last_id]
@@ -80,26 +84,28 @@ def _admission(world: World, draw: random.Random, ids: list[str], slots: list[in
     most = world.bounds.pages * world.bounds.rows
     prompt = draw.randint(1, most)
     reuse = draw.choice([None, None, None, draw.randint(0, prompt)])
-    return ("admit", draw.choice(ids), draw.choice(slots), prompt, reuse)
+    return ("admit", draw.choice(ids), draw.choice(slots), prompt, reuse, *draw.choice(world.moods()))
 
 
 def _step(world: World, draw: random.Random) -> Action:
     """Every request may compute; drafts only where the last ones were settled."""
-    counts = []
+    counts, faults, often = [], world.bounds.faults, world.setup.often
     for name, player in world.players.items():
         if not may_compute(world, player) or draw.random() < 0.15:
             continue
         drafts = draw.choice([0, 0, 1]) if world.bounds.drafts else 0
-        skipped = int(world.bounds.faults and world.bounds.mirror and draw.random() < 0.02 * world.setup.unrest)
+        skipped = int(faults and world.bounds.mirror and draw.random() < SKIPPED * often.get("skip", 1))
         counts.append((name, draw.randint(0 if drafts else 1, world.setup.step_rows), drafts, skipped))
-    return ("step", tuple(counts), int(world.bounds.faults and draw.random() < 0.03 * world.setup.unrest))
+    failing = int(faults and draw.random() < FAILED * often.get("fail", 1))
+    return ("step", tuple(counts), failing, *draw.choice(world.moods()))
 
 
 def _imports(world: World, draw: random.Random) -> list[Action]:
     actions: list[Action] = []
     for name, player in world.players.items() if world.bounds.imports else ():
         if may_import(world, player):
-            actions.append(("import_begin", name, draw.randint(player.computed + 1, player.prompt)))
+            tokens = draw.randint(player.computed + 1, player.prompt)
+            actions.append(("import_begin", name, tokens, *draw.choice(world.moods())))
     for name in world.arrivals:
         if may_write(world, name):
             actions.append(("import_write", name))
@@ -119,19 +125,34 @@ class Story:
 
 
 def weights_of(setup: Setup) -> dict[str, float]:
-    return {kind: weight * (setup.unrest if kind in TROUBLE else 1) for kind, weight in WEIGHTS.items()}
+    return {kind: weight * setup.often.get(kind, 1) for kind, weight in WEIGHTS.items()}
+
+
+def drawn(world: World, draw: random.Random, weights: Mapping[str, float]) -> Action:
+    """One of what is enabled."""
+    options = enabled(world, draw)
+    return draw.choices(options, [weights[option[0]] * _zeal(world, option) for option in options])[0]
+
+
+def _zeal(world: World, action: Action) -> float:
+    """How much more often than others of its kind an action is tried."""
+    if action[0] == "admit":
+        return 1 if world.c._state.free_rows else IN_VAIN
+    if action[0] in ("finish", "abort"):
+        return AT_THE_END if world.players[action[1]].computed == world.bounds.pages * world.bounds.rows else 1
+    return 1
 
 
 def play(setup: Setup, seed: int, steps: int, seconds: float = math.inf) -> Story:
-    """A seeded walk of the real coordinator; stops at the first thing that is wrong, or when time is up."""
+    """A seeded walk of the real coordinator; stops at the first thing that is wrong, or when the processor has
+    worked on it for so many seconds."""
     draw, world, story = random.Random(seed), World(setup), Story(setup, seed)
-    end = time.monotonic() + seconds
+    end = time.process_time() + seconds
     weights = weights_of(setup)
     for _ in range(steps):
-        if time.monotonic() > end:
+        if time.process_time() > end:
             break
-        options = enabled(world, draw)
-        action = draw.choices(options, [weights[option[0]] for option in options])[0]
+        action = drawn(world, draw, weights)
         story.actions.append(action)
         story.counts[action[0]] += 1
         story.wrong = wrong_with(world, action)
@@ -148,12 +169,42 @@ def wrong_with(world: World, action: Action, judged: bool = True) -> str:
     return ""
 
 
-_COMMON = Bounds(requests=8, pages=10, rows=2, shared=4, transfers=10_000, one_action_pages=False, steps=2)
-_FAMILIES = replace(_COMMON, faults=True, drafts=True, imports=True)
+_COMMON = Bounds(
+    requests=8, pages=9, rows=1, shared=5, keys=1, mirror=True, transfers=10_000, one_action_pages=False, steps=2
+)
+_TWO_ROWS = replace(_COMMON, rows=2, pages=8, gpu=30, host=22, faults=True)
+_BUSY_IMPORTS = {"import_begin": 20, "import_end": 2, "finish": 4, "preempt": 4, "abort": 10}
+_UNREST = dict.fromkeys(("lose", "stranger", "reset", "restart", "preempt", "skip", "fail"), 5)
+# Pools just large enough for what admission promises. Each world is made for a kind of trouble.
 SETUPS = {
-    "mirrored": Setup(replace(_FAMILIES, gpu=46, host=32, keys=1, mirror=True)),
-    "restless": Setup(replace(_FAMILIES, gpu=31, host=18, keys=1, mirror=True), live=2, overdue_after=4, unrest=5.0),
-    "copied": Setup(replace(_FAMILIES, gpu=62, host=30, groups=2, keys=1, hot=2, ranks=2)),
-    "squeezed": Setup(replace(_COMMON, gpu=31, host=26, keys=1, mirror=True), live=2),
-    "single rows": Setup(replace(_FAMILIES, rows=1, gpu=42, host=26, keys=1, mirror=True), step_rows=3),
-}
+    "mirrored": Setup(
+        replace(_COMMON, rows=2, pages=10, shared=4, gpu=46, host=32, faults=True, drafts=True, imports=True),
+        step_rows=3,
+    ),
+    "moods": Setup(replace(_COMMON, gpu=34, host=24), live=2, moods=True),
+    "imports": Setup(replace(_TWO_ROWS, shared=8, imports=True), live=2, step_rows=3, moods=True, often=_BUSY_IMPORTS),
+    "restless": Setup(
+        replace(_TWO_ROWS, drafts=True), live=2, step_rows=3, overdue_after=4, moods=True, often=_UNREST
+    ),
+    "copied": Setup(
+        replace(_COMMON, gpu=54, host=24, groups=2, hot=2, ranks=2, mirror=False, faults=True), live=2, moods=True
+    ),
+    "short mirrors": Setup(
+        replace(_COMMON, pages=10, gpu=37, host=22, faults=True, drafts=True), live=2, step_rows=3, overdue_after=8,
+        moods=True, often={"skip": 12, "fail": 0, "finish": 2, "abort": 10},
+    ),
+    "short of host": Setup(
+        replace(_COMMON, shared=0, gpu=60, host=16), live=2, moods=True, often={"finish": 6},
+    ),
+    "resets": Setup(
+        replace(_COMMON, gpu=34, host=26), live=2, moods=True, often={"reset": 60, "deliver": 0.35, "lose": 0}
+    ),
+    "lost proofs": Setup(
+        replace(_COMMON, rows=3, pages=8, gpu=30, host=22), live=2, moods=True, often={"lose": 40}
+    ),
+    "tails": Setup(
+        replace(_TWO_ROWS, pages=4, shared=4, gpu=24, imports=True), live=2, step_rows=1, moods=True,
+        often={**_BUSY_IMPORTS, "fail": 10},
+    ),
+    "squeezed": Setup(replace(_COMMON, shared=9, gpu=46, host=40)),
+}  # fmt: skip

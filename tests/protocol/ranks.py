@@ -36,6 +36,7 @@ class Fact(NamedTuple):
     kind: str
     id: int  # of a transfer; for "mirrored" the sequence number
     counts: tuple[int, ...] = ()
+    life: int = 0  # how often control had been reset; a report does not say
 
     def report(self) -> RankReport:
         if self.kind == "mirrored":
@@ -66,6 +67,7 @@ class Rank:
     number: int
     epoch: int
     writes_host: bool
+    life: int = 0
     stream: deque[Work] = field(default_factory=deque)
     dma: deque[Job] = field(default_factory=deque)
     durable: dict[tuple[HostBlock, int], Tag] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class Rank:
         return [self._fact(job.kind, job.id, job.counts)]
 
     def _fact(self, kind: str, number: int, counts: tuple[int, ...] = ()) -> Fact:
-        return Fact(self.number, self.epoch, kind, number, counts)
+        return Fact(self.number, self.epoch, kind, number, counts, self.life)
 
 
 @dataclass
@@ -135,8 +137,9 @@ class Memory:
             self.table.setdefault(delta.state_row, StateRow()).pages[delta.page] = delta
         jobs: list[Job] = []
         for copy in plan.copies:
-            moved = self._write_page(copy.destination, self._host_page(copy.source))
-            jobs.append(Job(moved, "copied", copy.id))
+            if copy.id not in failing:
+                moved = self._write_page(copy.destination, self._host_page(copy.source))
+                jobs.append(Job(moved, "copied", copy.id))
         enqueued = []
         for transfer in plan.transfers:
             if transfer.kind is TransferKind.RESTORE:
@@ -156,8 +159,7 @@ class Memory:
                     tags = [self.gpu.get((transfer.gpu_blocks[0], o), GARBAGE) for o in range(self.rows)]
                     rows = self._write_page(transfer.host_block, tags)
                 jobs.append(Job(rows, "completed", transfer.id))
-        failed = [t.id for t in plan.transfers if t.kind is TransferKind.SPILL and t.id in failing]
-        return Work(plan.sequence, tuple(enqueued), tuple(failed), tuple(jobs))
+        return Work(plan.sequence, tuple(enqueued), tuple(sorted(failing)), tuple(jobs))
 
     def read(self, row: int, position: int) -> Tag:
         """The row at a position, wherever the tables say it is; read from the host it stays cached."""

@@ -13,7 +13,7 @@ from protocol.world import World
 from spec.bounds import Bounds
 from spec.state import NEW_REQUEST, Page, initial
 
-SHORT, LONG = 1200, 20_000  # actions of a walk
+SHORT, LONG = 600, 20_000  # actions of a walk
 
 
 def right(name: str, story: Story) -> None:
@@ -27,10 +27,6 @@ def right(name: str, story: Story) -> None:
 def test_walks_go_right(name):
     for seed in range(2):
         right(name, play(SETUPS[name], seed, SHORT))
-
-
-def test_a_tail_whose_restore_is_given_up_is_read_by_nobody():
-    right("copied", play(SETUPS["copied"], 5, SHORT))
 
 
 def test_a_page_that_several_requests_read_may_go_after_its_neighbours():
@@ -86,8 +82,8 @@ class Forgetful(World):
     def step(self, counts, failing=0):
         for player in self.players.values():
             for page in player.record.pages.table:
-                if page.index == 3:
-                    raise AssertionError("S1: page 3 is nowhere")
+                if page.index == 1:
+                    raise AssertionError("S1: page 1 is nowhere")
         super().step(counts, failing)
 
 
@@ -102,5 +98,5 @@ def test_a_failing_walk_shrinks_to_a_short_story_and_a_test(monkeypatch):
     assert replay(setup, short.actions).wrong == short.wrong
     namespace: dict[str, object] = {"World": Forgetful, "SETUPS": SETUPS}
     exec(pytest_function("mirrored", short), namespace)
-    with pytest.raises(AssertionError, match="S1: page 3 is nowhere"):
+    with pytest.raises(AssertionError, match="S1: page 1 is nowhere"):
         namespace["test_a_shrunk_story"]()  # type: ignore[operator]

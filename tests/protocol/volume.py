@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from protocol.abstraction import abstract
-from protocol.play import Story, enabled, weights_of, wrong_with
+from protocol.play import Story, drawn, weights_of, wrong_with
 from protocol.shrink import replay, shrink
 from protocol.world import Setup, World
 
@@ -59,8 +59,7 @@ def episode(setup: Setup, seed: int, actions: int, every: int = JUDGED_EVERY) ->
     """One world from its beginning."""
     draw, world, story, weights = random.Random(seed), World(setup), Story(setup, seed), weights_of(setup)
     for number in range(1, actions + 1):
-        options = enabled(world, draw)
-        action = draw.choices(options, [weights[option[0]] for option in options])[0]
+        action = drawn(world, draw, weights)
         story.actions.append(action)
         story.counts[action[0]] += 1
         if number % every == 0 or number == actions:

@@ -52,6 +52,9 @@ def decisions(before: State, after: State) -> list[Action]:
     lost = [t for t in after.transfers if t.lost and not any(_same(t, other) for other in before.transfers)]
     if any(t.kind != SPILL for t in lost):
         raise Beyond("a restore or a copy is overdue")
+    rests = {entry.gpu for entry in after.fenced} - {entry.gpu for entry in before.fenced}
+    if any(not before.gpu_refs[block] for gpu in rests for block in gpu):
+        raise Beyond("a hot region is granted for an extension, and given back when the step is planned")
     for r, (was, now) in enumerate(zip(before.requests, after.requests, strict=True)):
         if IMPORTING in (was.status, now.status) and was != now:
             raise Beyond("an import moves on")
@@ -59,7 +62,7 @@ def decisions(before: State, after: State) -> list[Action]:
         if was.status == DETACHED and now != was and doubtful:
             raise Beyond("a finished request gives up a page whose mirror is not proven")
         if now.status == LIVE:
-            found += _of_request(r, was, now, before, started)
+            found += _of_request(r, was, now, before, started, rests)
     spilled = [t for t in started if t.kind == SPILL]
     if any(t.owner == NOBODY for t in spilled):
         raise Beyond("a page spills and is given up in one call")
@@ -74,7 +77,9 @@ def _was_of(r: int, lost: Transfer, before: State) -> bool:
     return any((t.owner, t.page, t.host) == (r, lost.page, lost.host) for t in before.transfers)
 
 
-def _of_request(r: int, was: Request, now: Request, before: State, started: list[Transfer]) -> Iterator[Action]:
+def _of_request(
+    r: int, was: Request, now: Request, before: State, started: list[Transfer], rests: set[Blocks]
+) -> Iterator[Action]:
     copies = dict(before.copies)
     if was.status == ABSENT:
         left = tuple([page.host for page in now.pages if not page.gpu and page.host in copies])
@@ -92,6 +97,9 @@ def _of_request(r: int, was: Request, now: Request, before: State, started: list
         elif old.held and not page.held:
             yield ("unpin", r, p)
         elif old.gpu and page.held and not old.held:
+            yield ("repin", r, p)
+        elif old.held and page.held and page.gpu in rests:  # for an extension, and back when the step was planned
+            yield ("unpin", r, p)
             yield ("repin", r, p)
         elif page.gpu and not old.gpu:
             yield ("adopt", r, p)

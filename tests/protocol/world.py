@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protocol.abstraction import abstract, free_order, transfer_ids
@@ -50,7 +51,7 @@ class Setup:
     overdue_after: int = 12
     spill_budget: int = 2
     restore_budget: int = 1
-    unrest: float = 1.0  # how much more often than usual something goes wrong
+    often: Mapping[str, float] = field(default_factory=dict)  # how much more often than usual a kind of action is tried
     promised: int = 0  # pages a request is admitted for, if more than it will ever have
     moods: bool = False  # the policy's answers are part of the actions, instead of the default policy's
 
@@ -140,6 +141,7 @@ class World:
             host_order=range(FIRST_HOST_BLOCK, FIRST_HOST_BLOCK + host),
         )
         self.epoch = 0
+        self.life = 0  # how often control was reset: what ranks say of an earlier life is no news
         self.leased: set[int] = set()  # host blocks that the next plan must name as recycled
         self.recycled: frozenset[int] = frozenset()
         self.shared: frozenset[tuple[int, ...]] = frozenset()  # blocks of pages that several requests read, or did
@@ -160,7 +162,7 @@ class World:
 
     def _power_on(self) -> None:
         self.memory = Memory(self.bounds.rows)
-        self.ranks = [Rank(number, self.epoch, True) for number in range(self.bounds.ranks)]
+        self.ranks = [Rank(number, self.epoch, True, self.life) for number in range(self.bounds.ranks)]
         self.facts: list[Fact] = []
         self.told: list[Fact] = []  # delivered, the newest last
         self.last: Fact | None = None  # delivered
@@ -257,7 +259,7 @@ class World:
         for name, *_ in scheduled:
             self.players[name].planned = plan.sequence
         spills = [t.id for t in plan.transfers if t.kind is TransferKind.SPILL]
-        failed = frozenset(TransferId(number) for number in spills[:failing])
+        failed = frozenset([*[copy.id for copy in plan.copies], *spills][:failing])
         work = self.memory.issue(plan, passes, failed)
         for rank in self.ranks:
             rank.stream.append(work)
@@ -304,6 +306,9 @@ class World:
         self.mood.set(mood, pick)
         answer = self.c.begin_import(name, tokens)
         if isinstance(answer, ImportStarted):
+            hashed = self.c._state.host.hash_of
+            shared = [page.host_block for page in answer.pages if page.host_block in hashed]
+            assert not shared, f"S9: the transport may write published host blocks {shared}"
             self.arrivals[name] = Arrival(self.players[name], tokens, answer)
 
     def import_write(self, name: str) -> None:
@@ -337,8 +342,10 @@ class World:
     def run(self, rank: int) -> None:
         self.facts += self.ranks[rank].run()
 
-    def arrive(self, rank: int) -> None:
-        self.facts += self.ranks[rank].arrive()
+    def arrive(self, rank: int, jobs: int = 1) -> None:
+        """The oldest copies of a rank that are under way end, `jobs` of them."""
+        for _ in range(min(jobs, len(self.ranks[rank].dma))):
+            self.facts += self.ranks[rank].arrive()
 
     def step_done(self) -> None:
         sequence = min(self.open_steps)
@@ -410,6 +417,9 @@ class World:
             while rank.dma:
                 self.facts += rank.arrive()
         self.c.reset()
+        self.life += 1
+        for rank in self.ranks:
+            rank.life = self.life
         self.players.clear()
         self.slots.clear()
         self.open_steps.clear()
@@ -417,6 +427,7 @@ class World:
     def restart(self, rank: int) -> None:
         self.c.restart_rank(rank)
         self.epoch += 1
+        self.life += 1
         late = self.facts
         self.players.clear()
         self.slots.clear()
