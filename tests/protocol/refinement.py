@@ -120,7 +120,8 @@ def _for_steps(state: State) -> list[Fenced]:
 
 
 def _books(request: Request) -> tuple[Any, ...]:
-    pages = [page._replace(proven=0) for page in request.pages]
+    holes = request.published if request.status == IMPORTING else len(request.pages)  # they prove nothing yet
+    pages = [page._replace(proven=0, clean=page.clean and p < holes) for p, page in enumerate(request.pages)]
     return (request.status, request.published, request.hot, pages)
 
 
