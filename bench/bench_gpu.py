@@ -172,7 +172,16 @@ class Machine:
         check_resolve(steps)
         graph = captured(count, lambda i: torch.ops.hisparse.resolve(*steps.arguments(i)))
         return Bench(
-            "resolve", sizes, 0, 0, count, sizes.resolve_bytes, self.resolve_floor(sizes), graph, steps.restore
+            "resolve",
+            sizes,
+            0,
+            0,
+            count,
+            sizes.resolve_bytes,
+            self.resolve_floor(sizes),
+            graph,
+            steps.restore,
+            (steps,),
         )
 
     def group(self, sizes: Sizes, gib: float, parts: str = "group_step") -> Bench:
@@ -197,7 +206,16 @@ class Machine:
             return Bench("gather", sizes, gib, LAYERS, count, moved, floor, graph, nothing, (plans, steps))
         graph = captured(count, lambda i: gather(i, torch.ops.hisparse.resolve(*steps.arguments(i))))
         return Bench(
-            "group_step", sizes, gib, LAYERS, count, moved, floor + self.resolve_floor(sizes), graph, steps.restore
+            "group_step",
+            sizes,
+            gib,
+            LAYERS,
+            count,
+            moved,
+            floor + self.resolve_floor(sizes),
+            graph,
+            steps.restore,
+            (steps,),
         )
 
     def check_rows(self, plan: list[Tensor]) -> None:

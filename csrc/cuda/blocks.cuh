@@ -11,12 +11,6 @@ struct Blocks {
   BlockShape shape;
 
   explicit Blocks(BlockShape blocks) : size(blocks.size), shape(blocks) {}
-
-  // Device row of a hot slot; kNone when its block is not leased.
-  __device__ __forceinline__ int32_t slot_row(const int32_t* hot_blocks, int32_t slot) const {
-    const int32_t block = size.divide(slot);
-    return block_row(hot_blocks[block], shape.stride, slot - block * shape.size);
-  }
 };
 
 }  // namespace hisparse::cuda

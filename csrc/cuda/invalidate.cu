@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kThreads) invalidate_states(const InvalidatePa
   for (int64_t begin = 0; begin < p.count; begin += Stale::kCapacity) {
     if (begin > 0) set.clear();
     const bool any = set.add(begin, min(p.count, begin + Stale::kCapacity), [&](int64_t i) {
-      return p.state_rows[i] == static_cast<int32_t>(blockIdx.x) ? p.host_rows[i] : kNone;
+      const int32_t state = p.state_rows[i], row = p.host_rows[i];  // both reads at once
+      return state == static_cast<int32_t>(blockIdx.x) ? row : kNone;
     });
     if (any) empty_slots<kThreads>(slots, p.hot.slots, [&](int32_t row) { return set.has(row); });
   }

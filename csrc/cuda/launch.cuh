@@ -27,6 +27,14 @@ class Queue {
  public:
   explicit Queue(const Tensor& beside) : call_(beside) {}
 
+  // Streaming multiprocessors of the device.
+  int processors() const {
+    int device = 0, count = 0;
+    STD_CUDA_CHECK(cudaGetDevice(&device));
+    STD_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+    return count;
+  }
+
   // A shape that the device cannot run raises here, before anything has changed.
   template <class... Params, class... Args>
   void launch(void (*kernel)(Params...), const LaunchShape& shape, const Args&... args) const {

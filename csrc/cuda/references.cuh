@@ -56,8 +56,10 @@ class References {
     const int32_t pages = query.host_blocks == nullptr ? 0 : query.pages;
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      const int32_t position = position_[j], page = query.blocks.size.divide(position);
-      const bool mapped = position >= 0 && page < pages;
+      const int32_t page = query.blocks.size.divide(position_[j]);
+      const bool inside = position_[j] >= 0 && page < query.pages;
+      const bool mapped = inside && page < pages;
+      offset_[j] = inside ? position_[j] - page * query.blocks.shape.size : kNone;
       host_[j] = mapped ? query.host_blocks[page] : 0;
       resident_[j] = mapped ? query.resident_blocks[page] : 0;
     }
@@ -66,36 +68,36 @@ class References {
   // Settles what is padding, resident or unmapped, and enters the rest into the table, each host row with its
   // lowest reference. Returns how many rows this thread added, and whether it entered any reference.
   __device__ int32_t enter(const Query& query, const LookupTable& table, bool& any) {
-    int32_t host_rows[kItems];
-    uint32_t groups[kItems];
+    const BlockShape& shape = query.blocks.shape;
+    int32_t host_rows[kItems], places[kItems];
+    bool more = false;
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      const int32_t page = query.blocks.size.divide(position_[j]);
-      const bool inside = position_[j] >= 0 && page < query.pages;
-      const Place place = place_on_page(host_[j], resident_[j], position_[j] - page * query.blocks.shape.size,
-                                        query.blocks.shape);
-      found_[j] = !inside ? kPadded : place.kind == Place::kResident ? place.row : kNone;
-      host_rows[j] = inside && place.kind == Place::kHost ? place.row : kNone;
-      groups[j] = table.first_group(host_rows[j]);
-      any |= host_rows[j] != kNone;
+      const bool inside = offset_[j] >= 0, resident = resident_[j] > 0;
+      const int32_t row =
+          block_row(resident ? resident_[j] : host_[j], resident ? shape.stride : shape.size, offset_[j]);
+      found_[j] = !inside ? kPadded : resident ? row : kNone;
+      host_rows[j] = inside && !resident ? row : kNone;
+      places[j] = table.first_place(host_rows[j]);
+      more |= host_rows[j] != kNone;
     }
+    any = more;
 
     // All insertions take a step, until none is left.
     int32_t rows = 0;
-    for (bool more = true; more;) {
+    while (more) {
       more = false;
 #pragma unroll
       for (int j = 0; j < kItems; ++j) {
         if (host_rows[j] == kNone) continue;
-        bool added = false;
-        const int32_t entry = table.try_insert(host_rows[j], groups[j], added);
-        rows += added;
-        if (entry == kNone) {
-          more = true;
-        } else {
-          atomicMin(&table.values[entry], kFirstReference + number(j));
-          found_[j] = wanted(entry);
+        bool added;
+        if (table.try_insert(host_rows[j], places[j], added)) {
+          atomicMin(&table.values[places[j]], kFirstReference + number(j));
+          found_[j] = wanted(places[j]);
           host_rows[j] = kNone;
+          rows += added;
+        } else {
+          more = true;
         }
       }
     }
@@ -115,7 +117,7 @@ class References {
   __device__ static int32_t wanted(int32_t entry) { return kPadded - 1 - entry; }
 
   int32_t first_, count_;
-  int32_t position_[kItems], host_[kItems], resident_[kItems], found_[kItems];
+  int32_t position_[kItems], offset_[kItems], host_[kItems], resident_[kItems], found_[kItems];
 };
 
 }  // namespace hisparse::cuda

@@ -1,19 +1,18 @@
 // Look-up, victim choice and LRU update on the GPU: one block per request.
 //
-// | stage          | what happens                                                               | then     |
-// |----------------|----------------------------------------------------------------------------|----------|
-// | clear          | look-up table and victim counts, before the kernel ahead has ended         |          |
-// | share          | which query rows are this block's; their positions are already on the way  | barrier  |
-// | load           | tables and slots, all reads at once; meanwhile the plan is filled with -1  |          |
-// | enter          | references are settled, or their host row goes into the look-up table      | barrier  |
-// |                | nothing entered: on to the answer                                          |          |
-// | probe          | slots look for their row in the table and leave their number               | barrier  |
-// | settle         | hits get the new stamp                                                     |          |
-// |                | nothing missing: on to the answer                                          |          |
-// | number, count  | ranks of misses in order of first reference; free slots by stamp           | 2 barriers|
-// | scan, place    | ranks of victims                                                           | 2 barriers|
-// | answer         | device rows; loads go into slots and plan                                  | barrier  |
-// | tally          | counters                                                                   |          |
+// | stage          | what happens                                                               | then |
+// |----------------|----------------------------------------------------------------------------|------------|
+// | clear          | look-up table and counts, before the kernel ahead has ended                | | | share
+// | which query rows are this block's; their positions are already on the way  | barrier    | | load | tables
+// and slots, all reads at once; meanwhile the plan is filled with -1  |            | | enter          |
+// references are settled, or their host row goes into the look-up table      | barrier    | | | nothing
+// entered: on to the answer                                          |            | | probe          | slots
+// look for their row in the table and leave their number               | barrier    | | settle         | hits
+// get the new stamp                                                     |            | |                |
+// nothing missing: on to the answer                                          |            | | make room |
+// misses are numbered by first reference, free slots by age (victims.cuh)    | 4 barriers | | answer | device
+// rows; loads go into slots and plan                                  | barrier    | | tally          |
+// counters                                                                   |            |
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -58,14 +57,16 @@ __device__ __forceinline__ Query query_of(const Call& call, int32_t first_row, i
           call.blocks};
 }
 
-__device__ __forceinline__ Request request_of(const Call& call, const Share& share) {
+template <class B>
+__device__ __forceinline__ Request<B> request_of(const Call& call, const Share& share,
+                                                 const Workspace<B>& work) {
   const bool known = share.state != kNone;
   const int64_t state = known ? share.state : 0;
   const HotSlots& hot = call.p.hot;
   const int32_t rows = share.end - share.begin, columns = static_cast<int32_t>(call.p.topk.columns);
   return {.query = query_of(call, share.begin, share.state),
           .hot = {hot.rows + state * hot.slots, hot.stamps + state * hot.slots, call.p.hot_table.row(state),
-                  known ? static_cast<int32_t>(hot.slots) : 0, call.blocks},
+                  known ? static_cast<int32_t>(hot.slots) : 0, call.blocks, work.space().hot_bases},
           .now = 0,
           .rows = rows,
           .plan = share.begin * columns,
@@ -77,7 +78,7 @@ __device__ __forceinline__ Request request_of(const Call& call, const Share& sha
 template <class B>
 __device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Call& call, Share share,
                                                   int32_t now) {
-  Request request = request_of(call, share);
+  Request<B> request = request_of<B>(call, share, work);
   request.now = now;
   typename Resolver<B>::Refs references;
   Resolver<B> resolver(work, request, call.out, references);
@@ -98,21 +99,20 @@ __device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Call&
       loads += more;
     }
   }
-  resolver.add_up();
   return loads;
 }
 
 template <class B>
-__global__ void __launch_bounds__(B::kThreads, 1) resolve_kernel(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(B::kThreads, B::kBlocksPerProcessor)
+    resolve_kernel(const __grid_constant__ Call call) {
   extern __shared__ int4 memory[];
-  __shared__ SmallWorkspace small;
   const ResolveParams& p = call.p;
   const Outputs& out = call.out;
 
   // Clear.
-  const Workspace<B> work{reinterpret_cast<int32_t*>(memory), small};
+  const Workspace<B> work{reinterpret_cast<int32_t*>(memory)};
   work.clear();
-  if (threadIdx.x == 0) small.resident = small.padding = small.valid = 0;
+  if (threadIdx.x == 0) work.space().tally = {};
   wait_for_previous_kernel();
 
   // Share. Most batches have equal numbers of query rows: their positions are loaded before that is known.
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(B::kThreads, 1) resolve_kernel(const __grid_co
   }
 
   // Load.
-  Request request = request_of(call, share);
+  Request<B> request = request_of<B>(call, share, work);
   const bool guessed = share.begin == guess && request.rows == call.equal_rows;
   Resolver<B> resolver(work, request, out, references);
   const bool single = request.total <= B::kChunk;
@@ -150,14 +150,15 @@ __global__ void __launch_bounds__(B::kThreads, 1) resolve_kernel(const __grid_co
       references.load_positions(request.query);
     }
     resolver.load();
-    block_prefetch(request.hot.stamps, int64_t{request.hot.slots} * sizeof(int32_t));
-    block_prefetch(request.hot.hot_blocks, p.hot_table.columns * sizeof(int32_t));
+    resolver.clear_plan();
+  } else {
+    block_fill<B::kThreads>(out.miss_host_rows + request.plan, request.total, kNone);
+    block_fill<B::kThreads>(out.miss_device_rows + request.plan, request.total, kNone);
   }
-  block_fill<B::kThreads>(out.miss_host_rows + request.plan, request.total, kNone);
-  block_fill<B::kThreads>(out.miss_device_rows + request.plan, request.total, kNone);
   if (request.rows > 1) block_fill<B::kThreads>(out.valid_counts + share.begin, request.rows, 0);
 
-  // Not before the loads: whoever adds to it waits for it.
+  // Not before the loads, because they wait for an answer: the bases of hot blocks, and the clock.
+  if (B::kFewBlocks) request.hot.template load_bases<B::kThreads>();
   if (share.state != kNone) request.now = p.hot.clock[share.state] + 1;
 
   int32_t loads = 0;
@@ -165,27 +166,27 @@ __global__ void __launch_bounds__(B::kThreads, 1) resolve_kernel(const __grid_co
     const int32_t misses = resolver.look_up();
     if (misses > 0) loads = resolver.template make_room<false>(misses);
     resolver.answer(0, loads, 0);
-    resolver.add_up();
   } else {
-    loads = resolve_in_chunks<typename B::InChunks>({work.ints, small}, call, share, request.now);
+    loads = resolve_in_chunks<typename B::InChunks>({work.ints}, call, share, request.now);
   }
 
   // Tally.
   __syncthreads();
   if (threadIdx.x != 0) return;
+  const auto& [resident, padding, valid] = work.space().tally;
   if (share.state != kNone) p.hot.clock[share.state] = request.now;
   out.miss_counts[block] = loads;
-  if (request.rows == 1) out.valid_counts[share.begin] = small.valid;
+  if (request.rows == 1) out.valid_counts[share.begin] = valid;
   const auto add = [&](Counter counter, int64_t amount) {
     if (amount == 0) return;
     atomicAdd(reinterpret_cast<unsigned long long*>(p.counters + counter),
               static_cast<unsigned long long>(amount));
   };
-  add(kResident, small.resident);
-  add(kHit, small.valid - small.resident - loads);
+  add(kResident, resident);
+  add(kHit, valid - resident - loads);
   add(kMiss, loads);
-  add(kPadding, small.padding);
-  add(kFault, request.total - small.padding - small.valid);
+  add(kPadding, padding);
+  add(kFault, request.total - padding - valid);
 }
 
 template <class B>
@@ -193,16 +194,18 @@ void launch_build(const Queue& queue, const Call& call) {
   queue.launch(resolve_kernel<B>, {std::max(call.requests, 1), B::kThreads, Workspace<B>::kBytes}, call);
 }
 
-// Usual sizes; larger hot buffers; several query rows; hot buffers of any size.
-using Usual = Build<1024, 2, 4, 13>;
-using LargeBuffers = Build<1024, 2, 12, 13>;
+// Usual sizes, with a block on each SM or two; larger hot buffers; several query rows; hot buffers of any
+// size.
+using Usual = Build<1024, 2, 4, 14>;
+using Crowded = Build<512, 4, 8, 13, 2>;
+using LargeBuffers = Build<1024, 2, 12, 14>;
 using Verification = Build<1024, 8, 12, 14>;
 using AnySlots = Build<1024, 8, 0, 14>;
-constexpr int64_t kMaxSlots = Victims<AnySlots::kThreads>::kMaxSlots;
+constexpr int64_t kMaxSlots = kFirstReference;
 
 template <class B>
-constexpr bool serves(int64_t references, int64_t slots) {
-  return references <= B::kChunk && slots <= B::kThreads * B::kSlotItems;
+constexpr bool serves(int64_t references, int64_t slots, int64_t hot_blocks) {
+  return references <= B::kChunk && slots <= B::kThreads * B::kSlotItems && hot_blocks <= kBases;
 }
 
 void launch_resolve(const Queue& queue, const ResolveParams& p, const Outputs& out) {
@@ -211,11 +214,15 @@ void launch_resolve(const Queue& queue, const ResolveParams& p, const Outputs& o
   const Divisor columns(std::max(static_cast<int32_t>(p.topk.columns), 1));
   const Call call{p, out, Blocks(p.blocks), columns, requests, equal_rows};
 
+  const int64_t blocks = divide_up<int64_t>(p.hot.slots, p.blocks.size);
   const int64_t references = divide_up(p.topk.rows, std::max<int64_t>(p.requests, 1)) * p.topk.columns;
-  if (serves<Usual>(references, p.hot.slots)) return launch_build<Usual>(queue, call);
-  if (serves<LargeBuffers>(references, p.hot.slots)) return launch_build<LargeBuffers>(queue, call);
+  if (serves<Crowded>(references, p.hot.slots, blocks) && p.requests > queue.processors()) {
+    return launch_build<Crowded>(queue, call);
+  }
+  if (serves<Usual>(references, p.hot.slots, blocks)) return launch_build<Usual>(queue, call);
+  if (serves<LargeBuffers>(references, p.hot.slots, blocks)) return launch_build<LargeBuffers>(queue, call);
   // Chunks make up for what is beyond in references, but not in slots.
-  if (serves<Verification>(0, p.hot.slots)) return launch_build<Verification>(queue, call);
+  if (serves<Verification>(0, p.hot.slots, blocks)) return launch_build<Verification>(queue, call);
   launch_build<AnySlots>(queue, call);
 }
 

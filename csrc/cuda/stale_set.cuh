@@ -9,6 +9,8 @@
 
 namespace hisparse::cuda {
 
+constexpr int kReadsAtOnce = 4;  // of a thread
+
 // At most kCapacity numbers >= 0 at a time.
 template <int kThreads>
 class StaleSet {
@@ -31,12 +33,20 @@ class StaleSet {
   // there are any.
   template <class Number>
   __device__ bool add(int64_t begin, int64_t end, Number number) const {
-    bool any = false, added = false;
-    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-      const int32_t value = number(i);
-      if (value < 0) continue;
-      table_.insert(value, added);
-      any = true;
+    bool any = false;
+    for (int64_t base = begin + threadIdx.x; base < end; base += kThreads * kReadsAtOnce) {
+      int32_t values[kReadsAtOnce];
+#pragma unroll
+      for (int j = 0; j < kReadsAtOnce; ++j) {
+        const int64_t i = base + j * kThreads;
+        values[j] = i < end ? number(i) : kNone;
+      }
+#pragma unroll
+      for (int j = 0; j < kReadsAtOnce; ++j) {
+        if (values[j] < 0) continue;
+        table_.insert(values[j]);
+        any = true;
+      }
     }
     return __syncthreads_or(any);
   }
@@ -55,7 +65,6 @@ class StaleSet {
 // A block's threads empty the slots whose row is stale, several reads at a time.
 template <int kThreads, class Stale>
 __device__ __forceinline__ void empty_slots(int32_t* rows, int64_t slots, Stale stale) {
-  constexpr int kReadsAtOnce = 4;
   for (int64_t base = threadIdx.x; base < slots; base += kThreads * kReadsAtOnce) {
     int32_t row[kReadsAtOnce];
 #pragma unroll

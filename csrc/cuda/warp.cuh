@@ -28,6 +28,19 @@ __device__ __forceinline__ T warp_inclusive_sum(T value) {
   return value;
 }
 
+// Adds to a number in shared memory, from one lane.
+__device__ __forceinline__ void shared_add(int32_t& sum, int32_t value) {
+  asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(&sum))),
+               "r"(value)
+               : "memory");
+}
+
+// Adds the sum of a whole warp to a number in shared memory.
+__device__ __forceinline__ void warp_add(int32_t& sum, int32_t value) {
+  const int32_t of_warp = __reduce_add_sync(kAllLanes, value);
+  if (lane_number() == 0) shared_add(sum, of_warp);
+}
+
 // Sum over this thread and those before it; the whole block, at most 32 warps.
 template <int kThreads>
 __device__ __forceinline__ int32_t block_inclusive_sum(int32_t value) {

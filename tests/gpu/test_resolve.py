@@ -105,11 +105,14 @@ def test_outputs_are_written_whole(poisoned: None) -> None:
 
 
 def test_more_slots_than_any_kernel_serves() -> None:
-    history = History(Shape(columns=4, slots=2_200_000, pages=1, block_size=64, spare_states=0), seed=0)
-    before = [tensor.clone() for tensor in history.gpu]
-    asked = tuple(tensor.cuda() for tensor in history.advance(padding=0))
+    slots, block_size = (1 << 30) + 1, 1 << 20
+    large = [torch.empty(1, slots, dtype=torch.int32, device="cuda") for _ in range(2)]
+    one, clock = (torch.zeros(1, dtype=torch.int32, device="cuda") for _ in range(2))
+    table = torch.zeros(1, -(-slots // block_size), dtype=torch.int32, device="cuda")
+    counters = torch.zeros(5, dtype=torch.int64, device="cuda")
+    starts = torch.tensor([0, 1], dtype=torch.int32, device="cuda")
     with pytest.raises(RuntimeError, match="slots"):
-        history.on_gpu(asked)
-    torch.cuda.synchronize()
-    for tensor, old in zip(history.gpu, before, strict=True):
-        assert torch.equal(tensor, old)
+        torch.ops.hisparse.resolve(
+            one.view(1, 1), starts, one, table, table, table, *large, clock, counters, block_size, block_size
+        )
+    assert int(clock) == 0
