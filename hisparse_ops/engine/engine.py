@@ -164,6 +164,8 @@ class Engine:
     def step(self) -> int:
         """One step; the number of token positions computed in it."""
         began = time.perf_counter()
+        if self._unfinished:
+            self._hear()  # an earlier step may have ended since: what it held is free before more is planned
         slices = self._scheduler.schedule()
         self._peak_requests = max(self._peak_requests, len(self._scheduler.running))
         plan = self._coordinator.plan_step([Scheduled(s.request.id, s.start, s.end) for s in slices])
