@@ -38,7 +38,9 @@ def lines(records: Iterable[Record], op: str, keep: Callable[[Record], bool]) ->
     return {case: sorted(of_case, key=lambda r: r["batch"]) for case, of_case in by_case.items() if len(of_case) > 1}
 
 
-def draw(records: list[Record], value: str, floor: Callable[[Record], float], unit: str, path: Path) -> None:
+def draw(
+    records: list[Record], value: str, floor: Callable[[Record], float], unit: str, scale: str, path: Path
+) -> None:
     """One panel for each op: `value` of the records as lines, `floor` of them dashed."""
     figure, panels = pyplot.subplots(1, len(PANELS), figsize=(5 * len(PANELS), 4.5), layout="constrained")
     for panel, (title, op, keep) in zip(panels, PANELS, strict=True):
@@ -46,7 +48,7 @@ def draw(records: list[Record], value: str, floor: Callable[[Record], float], un
             batches = [r["batch"] for r in of_case]
             (line,) = panel.plot(batches, [r[value] for r in of_case], marker="o", label=CASES[case])
             panel.plot(batches, [floor(r) for r in of_case], linestyle="--", color=line.get_color(), alpha=0.6)
-        panel.set(title=title, xlabel="requests", ylabel=unit, xscale="log", yscale="log")
+        panel.set(title=title, xlabel="requests", ylabel=unit, xscale="log", yscale=scale)
         panel.set_xticks([1, 8, 64, 128, 256], labels=["1", "8", "64", "128", "256"])
         panel.minorticks_off()
         panel.legend(title="dashed: floor", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)
@@ -58,10 +60,15 @@ def main() -> None:
     parser.add_argument("records", type=Path, help="JSON file of bench_gpu.py")
     path = parser.parse_args().records
     records = json.loads(path.read_text())
-    draw(records, "us", lambda r: r["floor_us"], "microseconds", path.with_name("latency.png"))
+    draw(records, "us", lambda r: r["floor_us"], "microseconds", "log", path.with_name("latency.png"))
     # The same bytes in the floor's time.
     draw(
-        records, "gb_per_s", lambda r: r["gb_per_s"] * r["us"] / r["floor_us"], "GB/s", path.with_name("bandwidth.png")
+        records,
+        "gb_per_s",
+        lambda r: r["gb_per_s"] * r["us"] / r["floor_us"],
+        "GB/s",
+        "linear",
+        path.with_name("bandwidth.png"),
     )
 
 
