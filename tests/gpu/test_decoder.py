@@ -3,6 +3,8 @@ that stay where they are, with the bits of full residency."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from comparison import assert_equal
@@ -20,11 +22,16 @@ SPARE_BLOCKS = 1 << 18  # each pool tensor is larger than all else that a step t
 ALL_ELSE = 300 << 20
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def world(request: pytest.FixtureRequest) -> Iterator[DecodeWorld]:
+    world = DecodeWorld("cuda", REQUESTS, request.param, SPARE_BLOCKS)
+    yield world
+    world.close()
+
+
 def test_every_step_is_one_replay_and_gives_the_bits_of_full_residency(
-    dtype: torch.dtype, fresh_compiler: None, monkeypatch: pytest.MonkeyPatch
+    world: DecodeWorld, fresh_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = DecodeWorld("cuda", REQUESTS, dtype, SPARE_BLOCKS)
     host = [world.host_pool.unit_tensor(unit) for unit in range(len(world.layout.units))]
     assert min(tensor.nbytes for tensor in (world.kv_pool.storage, *host)) > ALL_ELSE
 
@@ -53,4 +60,3 @@ def test_every_step_is_one_replay_and_gives_the_bits_of_full_residency(
     assert_equal(offloaded, resident)
     assert all(step.logits.isfinite().all() for step in resident)
     assert torch.cuda.max_memory_allocated() - before < ALL_ELSE
-    world.close()
