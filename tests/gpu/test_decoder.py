@@ -3,8 +3,6 @@ that stay where they are, with the bits of full residency."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from comparison import assert_equal
@@ -20,24 +18,21 @@ pytestmark = pytest.mark.gpu
 REQUESTS = 6
 SPARE_BLOCKS = 1 << 18  # each pool tensor is larger than all else that a step takes, library workspaces included
 ALL_ELSE = 300 << 20
+WARM_UP_STEPS = 3  # compiled and run, captured, replayed
 
 
-@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def world(request: pytest.FixtureRequest) -> Iterator[DecodeWorld]:
-    world = DecodeWorld("cuda", REQUESTS, request.param, SPARE_BLOCKS)
-    yield world
-    world.close()
-
-
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_every_step_is_one_replay_and_gives_the_bits_of_full_residency(
-    world: DecodeWorld, fresh_compiler: None, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, fresh_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    world = DecodeWorld("cuda", REQUESTS, dtype, SPARE_BLOCKS)
     host = [world.host_pool.unit_tensor(unit) for unit in range(len(world.layout.units))]
     assert min(tensor.nbytes for tensor in (world.kv_pool.storage, *host)) > ALL_ELSE
 
     replayed: list[torch.cuda.CUDAGraph] = []
     replay = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replayed.append(graph), replay(graph))[1])
+    torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     ReinplaceCounters.clear()
     compiled = torch.compile(world.step, fullgraph=True, mode="reduce-overhead")
@@ -47,10 +42,8 @@ def test_every_step_is_one_replay_and_gives_the_bits_of_full_residency(
         return compiled(*batch)
 
     with inductor_config.patch({"triton.cudagraph_or_error": True}):
-        world.run(call, offload=True, steps=1)  # compiles, tunes its kernels, runs them
+        world.run(call, offload=True, steps=WARM_UP_STEPS)
         assert ReinplaceCounters.get_total_missed_bytes() == 0
-        torch.cuda.reset_peak_memory_stats()
-        world.run(call, offload=True, steps=2)  # is captured, which is when a graph takes its memory
         replayed.clear()
         resident = world.run(call, offload=False)
         assert world.counts()["hit"] == world.counts()["miss"] == 0
@@ -60,3 +53,4 @@ def test_every_step_is_one_replay_and_gives_the_bits_of_full_residency(
     assert_equal(offloaded, resident)
     assert all(step.logits.isfinite().all() for step in resident)
     assert torch.cuda.max_memory_allocated() - before < ALL_ELSE
+    world.close()
