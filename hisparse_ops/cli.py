@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -113,9 +113,10 @@ def replay(
 
     Ends with a table and with whether tokens and logits of HiSparse are bit-identical to full residency.
     """
-    with _plain_errors(), _recording(record) as recording:
-        if json_file is not None and not json_file.parent.is_dir():
-            raise ValueError(f"--json: folder {json_file.parent} does not exist")
+    with _plain_errors(), ExitStack() as files:
+        for flag, path in (("--json", json_file), ("--record", record)):
+            _check_writable(flag, path)
+        recording = files.enter_context(_recording(record))
         # Here, not above: `hisparse --help` needs neither torch nor a model.
         import torch
 
@@ -203,6 +204,16 @@ def _prompts(sample: Sampler, requests: int, context: int, trace: Path | None) -
     records = read_trace(trace, requests)
     [corpus] = sample(1, _TRACE_CORPUS_TOKENS)
     return list(scaled_prompts(records, corpus, context))
+
+
+def _check_writable(flag: str, path: Path | None) -> None:
+    """Before anything is computed: ValueError if no file can be written there."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise ValueError(f"{flag}: folder {path.parent} does not exist")
+    if path.is_dir():
+        raise ValueError(f"{flag}: {path} is a folder, expected a file")
 
 
 @contextmanager

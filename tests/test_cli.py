@@ -91,6 +91,9 @@ def test_a_request_that_fits_only_with_hisparse_is_said_so() -> None:
         (["--requests", "1", "--context", "300000"], r"max_context is 300010: the model takes 1 to \d+ tokens"),
         (["--trace", "missing.jsonl"], r"trace missing.jsonl cannot be read"),
         (["--json", "no/such/folder/figures.json"], r"--json: folder no/such/folder does not exist"),
+        (["--json", "/"], r"--json: / is a folder, expected a file"),
+        (["--record", "no/such/folder/trace.jsonl"], r"--record: folder no/such/folder does not exist"),
+        (["--record", "/"], r"--record: / is a folder, expected a file"),
     ],
 )
 def test_bad_input_ends_in_one_sentence(arguments: Sequence[str], sentence: str) -> None:
