@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hisparse_ops.control.admission import AdmissionLedger, Charge
 from hisparse_ops.control.policy import Candidate, WatermarkPolicy
-from hisparse_ops.control.types import Limits
+from hisparse_ops.control.types import Limits, RefusalReason, Refused
 
 
 def ledger(**changes: object) -> AdmissionLedger:
@@ -64,3 +64,12 @@ def test_one_at_a_time_most_freed_first_least_missing_back_first() -> None:
     assert policy.victim(candidates) is candidates[1] and policy.victim([]) is None
     back = [candidate(4, 10), candidate(4, 2)]
     assert policy.returning(back) is back[1] and policy.returning([]) is None
+
+
+def test_a_refusal_says_what_is_needed_of_what_there_is() -> None:
+    books = ledger()
+    assert books.refusal(Limits(40, 4), 40, 60, 9, 0) == Refused(RefusalReason.HOST_BLOCKS, 10, 9)
+    assert books.refusal(Limits(40, 4), 40, 60, 9, 1) is None, "a page that is shared takes no block"
+    books.charged = 41
+    charge = books.charge_of(Limits(40, 4)).blocks
+    assert books.refusal(Limits(40, 4), 40, 60, 60, 0) == Refused(RefusalReason.GPU_BLOCKS, charge, 60 - 41)

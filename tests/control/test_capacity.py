@@ -376,3 +376,31 @@ def test_bad_arguments_are_named_and_change_nothing(call: object, message: str) 
 def test_settings_that_make_no_sense(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**changes)
+
+
+def test_pages_of_moved_requests_that_are_clean_can_be_reclaimed() -> None:
+    engine = FakeEngine(Shape(num_blocks=201))
+    engine.admit("a", list(range(80)), prompt=4)
+    engine.run("a", until=40)
+    engine.settle(2)
+    free = engine.c.snapshot().gpu_blank + engine.c.snapshot().gpu_readable
+    assert engine.c.reclaimable() == free, "a resident request gives up nothing"
+    engine.c._residency.grant_hot(engine.c._state.live["a"])
+    hot, clean = 4, engine.c.snapshot().pages["clean-pinned"] - 2
+    assert clean == 8 and engine.c.reclaimable() == free - hot + 2 * clean
+
+
+def test_totals_count_each_thing_once() -> None:
+    engine = FakeEngine(Shape(num_blocks=201))
+    for name in ("a", "b"):
+        engine.admit(name, list(range(41)), prompt=41)
+        engine.run(name)
+        engine.settle(2)
+    totals = engine.c._state.totals
+    assert totals.spilled_pages == totals.published_pages == totals.adopted_pages == 10
+    for name in ("a", "b"):
+        engine.c._residency.grant_hot(engine.c._state.live[name])
+    assert totals.moved_requests == 2
+    engine.step()
+    engine.step()
+    assert totals.returned_requests == 2

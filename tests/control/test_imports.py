@@ -400,3 +400,45 @@ def test_an_import_comes_before_everything_else() -> None:
     plain.admit("a", list(range(20)), prompt=8)
     with pytest.raises(ControlError, match="needs the host tier"):
         plain.c.begin_import("a", 8)
+
+
+@pytest.mark.parametrize("leave", ["finish", "preempt"])
+def test_a_request_leaves_between_the_end_of_its_import_and_the_copy_of_its_tail(leave: str) -> None:
+    engine = FakeEngine(Shape(num_blocks=201))
+    with_published_prompt(engine, 16)
+    engine.admit("a", [*range(16), *range(50, 60)], prompt=16)
+    assert engine.begin_import("a", 16).ok
+    engine.transport("a")
+    engine.end_import("a", ok=True)
+    assert engine.c.is_importing("a")
+    getattr(engine, leave)("a")
+    engine.check()
+    engine.settle()
+    assert engine.c.quiescent() and engine.c.reclaimable() == engine.c.snapshot().gpu_usable
+    assert engine.admit("a", [*range(16), 50], prompt=17).ok, "its id is free again"
+
+
+def test_imports_take_no_more_than_they_need() -> None:
+    """The host blocks of pages that are here already are shared, but for the tail's."""
+    engine = FakeEngine(Shape(num_blocks=61, host_blocks=13))
+    with_published_prompt(engine, 16)
+    host = engine.c._state.host
+    engine.admit("a", list(range(16)), prompt=16, reuse=0)
+    held = [host.lease() for _ in range(len(list(host.blank_blocks())) - 1)]
+    assert engine.begin_import("a", 16).ok, "one block, for the tail"
+    assert host.free == 0 and held
+
+
+def test_an_overdue_copy_on_write_is_counted() -> None:
+    engine = FakeEngine(Shape(num_blocks=201), config(overdue_after=2))
+    with_published_prompt(engine, 16)
+    overdue = engine.c.snapshot().totals.overdue
+    engine.admit("a", [*range(16), *range(50, 60)], prompt=16)
+    assert engine.begin_import("a", 16).ok
+    engine.transport("a")
+    engine.end_import("a", ok=True)
+    for _ in range(4):
+        engine.plan()
+        engine.execute_all()
+        engine.mail.clear()
+    assert engine.c.snapshot().totals.overdue == overdue + 1 and not engine.c.is_importing("a")

@@ -92,3 +92,16 @@ def test_a_report_that_never_comes_taints_after_a_while_and_no_later_page_waits(
     assert not proof.give_up_overdue(4) and proof.give_up_overdue(5)
     assert tainted(request_) == [0] and not proof.open
     assert not proof.report((0, 0), 0, (4,)), "the late report is a no-op"
+
+
+def test_of_two_envelopes_the_whole_one_keeps_its_pages(proof: MirrorProof, request_: Request) -> None:
+    proof.planned(0, (2, 3), [(request_, 0, 0), (request_, 2, 3)], [(0, 0)])
+    assert proof.report((0, 0), 0, (1, 3))
+    assert tainted(request_) == [0]
+
+
+def test_what_is_overdue_is_given_up_although_a_later_step_is_not(proof: MirrorProof, request_: Request) -> None:
+    write(proof, request_, 0, 4, 0, 0)
+    write(proof, request_, 3, 4, 1, 1)
+    assert proof.give_up_overdue(5)
+    assert tainted(request_) == [0] and list(proof.open) == [3]

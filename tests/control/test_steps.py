@@ -251,3 +251,20 @@ def test_plans_are_immutable_and_sequences_go_on() -> None:
     assert [plan.sequence for plan in plans] == [0, 1, 2]
     with pytest.raises(AttributeError):
         plans[0].sequence = 5  # type: ignore[misc]
+
+
+def test_a_spill_budget_spreads_the_spills_over_steps() -> None:
+    engine = FakeEngine(settings=config(spill_budget=2))
+    engine.admit("a", list(range(20)), prompt=20, step=20)
+    engine.step({"a": 20})
+    spills = [sum(t.kind is TransferKind.SPILL for t in engine.step().transfers) for _ in range(4)]
+    assert spills == [2, 2, 1, 0]
+
+
+def test_every_restart_is_an_epoch_of_its_own() -> None:
+    engine = FakeEngine()
+    epochs = [engine.step().epoch]
+    for _ in range(2):
+        engine.restart(0)
+        epochs.append(engine.step().epoch)
+    assert epochs == [0, 1, 2]
