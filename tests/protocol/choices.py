@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
+from protocol.moods import ROOMY
 from protocol.ranks import Fact
 from protocol.rules import (
     free_ids,
@@ -56,8 +58,13 @@ def _admissions(world: World) -> Iterator[Action]:
             hashes = [world.hash_of(slot, page) for page in range(prompt // rows)]
             hit = min(world.c.cached_tokens(hashes), prompt - 1) // rows
             for reuse in (None, *range(0, hit * rows, rows)):
-                for mood in world.moods():
+                for mood in landing_moods(world):
                     yield ("admit", free_ids(world)[0], slot, prompt, reuse, *mood)
+
+
+def landing_moods(world: World) -> list[tuple[Any, ...]]:
+    """A request that comes asks the policy about pressure alone."""
+    return [mood for mood in world.moods() if not mood or mood[0] != ROOMY]
 
 
 def _steps(world: World) -> Iterator[Action]:
@@ -74,7 +81,8 @@ def _steps(world: World) -> Iterator[Action]:
             if bounds.faults and bounds.mirror:
                 parts += [(*part[:3], 1) for part in parts]
             options.append([None, *parts])
-    failures = [0, FAILING] if bounds.faults and world.c._state.spill_queue else [0]
+    spills = any(request.owns(page) for request, page in world.c._state.spill_queue)
+    failures = [0, FAILING] if bounds.faults and spills else [0]
     for chosen in product(*options):
         for failing in failures:
             for mood in world.moods():
@@ -99,7 +107,7 @@ def _imports(world: World) -> Iterator[Action]:
     for name, player in world.players.items():
         if may_import(world, player):
             for tokens in range(player.computed + 1, player.prompt + 1):
-                for mood in world.moods():
+                for mood in landing_moods(world):
                     yield ("import_begin", name, tokens, *mood)
     for name in world.arrivals:
         if may_write(world, name):

@@ -18,7 +18,7 @@ from protocol.shrink import pytest_function
 from protocol.volume import JUDGED_EVERY, Volume, walk
 
 BOUNDS = ("requests", "pages", "gpu", "host", "rows", "ranks", "steps")  # flags that change a family's world
-EDGES = ("under_way", "unproven")
+EDGES = ("under_way", "unproven", "depth")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -48,7 +48,7 @@ class Choices:
 class Exploration:
     family: str
     states: int = 0
-    edge: int = 0  # of these, states beyond the bound: judged, not gone on from
+    edge: int = 0  # of these, states at the bound: judged, not gone on from
     transitions: int = 0
     depth: int = 0
     seconds: float = 0.0
@@ -105,7 +105,7 @@ class Explorer:
         first = fingerprint(world)
         self.origin[first] = (b"", [])
         layer = [(first, self.saver.save(world))]
-        while layer and not found.wrong:
+        while layer and not found.wrong and found.depth < self.family.depth:
             found.depth += 1
             below: list[tuple[bytes, Saved]] = []
             for key, saved in layer:
@@ -119,15 +119,16 @@ class Explorer:
                     shown = time.monotonic()
                     progress(found)
             layer = below
+        found.edge += len(layer)
         return found
 
     def expand(self, key: bytes, saved: Saved) -> list[tuple[bytes, Saved]]:
         """The new states that one action leads to."""
         new: list[tuple[bytes, Saved]] = []
-        world = self.saver.load(saved)
+        here = self.saver.load(saved)
         taken: set[Action] = set()
-        actions = [action for action in every_action(world) if action[0] in self.family.actions]
-        if not self.tried(key, [], lambda: noise(world, key)):
+        actions = [action for action in every_action(here) if action[0] in self.family.actions]
+        if not self.tried(key, [], lambda: noise(here, key)):
             return new
         for action in actions:
             world, done = self.saver.load(saved), [action]
@@ -142,7 +143,7 @@ class Explorer:
             else:
                 self.found.edge += 1
         self.found.kinds["query"] += 1
-        self.count_choices(self.saver.load(saved), taken)
+        self.count_choices(here, taken)
         return new
 
     def tried(self, key: bytes, done: Story, call: Callable[[], None]) -> bool:
@@ -183,14 +184,14 @@ class Explorer:
 
     def count_choices(self, world: World, taken: set[Action]) -> None:
         model, state = world.model, world.state
-        for action in set(map(_choice, filter(_of_control, model.candidates(state)))):
+        for action in filter(_of_control, model.candidates(state)):
             try:
-                model.apply(state, next(a for a in model.candidates(state) if _choice(a) == action))
+                model.apply(state, action)
             except NotEnabled:
                 continue
             choices = self.found.choices.setdefault(action[0], Choices())
             choices.allowed += 1
-            choices.taken += action in taken
+            choices.taken += _choice(action) in taken
 
     def story(self, key: bytes) -> Story:
         parts: list[Story] = []

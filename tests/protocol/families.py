@@ -7,6 +7,7 @@ full residency, or a hot region and six pages.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from protocol.world import NEVER, Setup, World
@@ -15,10 +16,10 @@ from spec.bounds import Bounds
 
 ENDS = ("finish", "preempt", "reset")
 USUAL = ("admit", "step", "hear", "seal", "end_step")
+TRANSPORT = ("import_begin", "import_write", "import_end")
 # What happens in every family, in the words of the model.
 ALWAYS = (
-    "admit", "append", "write", "seal", "spill", "enqueue", "complete", "deliver", "step_done", "finish", "preempt",
-    "query",
+    "admit", "append", "write", "seal", "spill", "enqueue", "complete", "deliver", "step_done", "preempt", "query",
 )  # fmt: skip
 
 
@@ -30,6 +31,7 @@ class Family:
     actions: tuple[str, ...] = (*USUAL, *ENDS)
     under_way: int = 1  # transfers and copies at once, else a state is at the edge
     unproven: int = 1  # steps whose mirror is not proven, likewise
+    depth: float = math.inf  # actions from the beginning, likewise
 
     def within(self, world: World) -> bool:
         control = world.c._state
@@ -37,8 +39,9 @@ class Family:
         return under_way <= self.under_way and len(control.mirror.open) <= self.unproven
 
 
-_COARSE = Bounds(requests=2, pages=2, gpu=8, host=4, rows=1, keys=1, shared=1, transfers=NEVER, steps=0)
-_FINE = replace(_COARSE, requests=1, one_action_pages=False, steps=1)
+_COARSE = Bounds(requests=2, pages=2, gpu=4, host=3, rows=1, keys=1, shared=1, transfers=NEVER, steps=0)
+_FINE = replace(_COARSE, requests=1, pages=1, gpu=3, host=2, one_action_pages=False)
+_TWO_ROWS = replace(_FINE, rows=2)
 
 
 def _setup(bounds: Bounds, **settings: object) -> Setup:
@@ -49,40 +52,61 @@ def _setup(bounds: Bounds, **settings: object) -> Setup:
 FAMILIES = {
     "core": Family(
         "spill, publish, adopt, restore, reuse, evict, finish, preempt",
-        _setup(_COARSE), ("reset", "reuse", "evict", "restore"),
+        _setup(_COARSE),
+        ("finish", "reset", "reuse", "evict", "restore"),
     ),
     "moved": Family(
-        "one request squeezed out of the GPU and back, under every answer of a policy",
+        "a request squeezed out of the GPU and back, under every answer of a policy",
         _setup(replace(_COARSE, requests=1, pages=4, gpu=11, host=6), promised=6, moods=True),
-        ("hot", "unpin", "cool", "repin", "reuse", "restore"),
-        actions=(*USUAL, "finish", "preempt"),
+        ("hot", "unpin", "cool", "repin"),
+        actions=(*USUAL, "preempt"),
+        depth=11,
     ),
     "fence": Family(
-        "steps in flight, seals and ends that come in between",
-        _setup(replace(_FINE, steps=2)), (),
+        "two steps in flight, seals and ends that come in between",
+        _setup(replace(_FINE, steps=2)),
+        ("finish", "reset", "reuse", "evict"),
     ),
     "drafts": Family(
         "partial pages and rows taken back, with the eager mirror",
-        _setup(replace(_FINE, rows=2, steps=0, mirror=True, drafts=True), step_rows=2), ("takeback",),
+        _setup(replace(_TWO_ROWS, mirror=True, drafts=True), step_rows=2),
+        ("finish", "reset", "takeback"),
         actions=(*USUAL, *ENDS, "takeback"),
     ),
     "faults": Family(
         "failed copies, reports that never come, rows that missed their mirror",
-        _setup(replace(_FINE, steps=0, mirror=True, faults=True), overdue_after=2), ("fail", "set_aside"),
+        _setup(replace(_FINE, mirror=True, faults=True), overdue_after=2),
+        ("finish", "reset", "fail", "set_aside"),
     ),
     "imports": Family(
         "imports that end well or badly, partial tails, copy-on-write",
-        _setup(replace(_FINE, rows=2, steps=0, imports=True)),
-        ("import_begin", "import_write", "import_end", "cow"),
-        actions=(*USUAL, *ENDS, "import_begin", "import_write", "import_end"),
+        _setup(replace(_TWO_ROWS, pages=2, gpu=8, host=4, imports=True)),
+        ("finish", "reset", "restore", "cow", *TRANSPORT),
+        actions=(*USUAL, *ENDS, *TRANSPORT),
         under_way=2,
+        depth=8,
     ),
     "ranks": Family(
         "two ranks that write, each at its own pace, and their restarts",
-        _setup(replace(_FINE, steps=0, ranks=2)), ("reset",),
+        _setup(replace(_FINE, pages=2, gpu=4, host=3, ranks=2)),
+        ("finish", "reset"),
         actions=(*USUAL, "finish", "abort", "preempt", "restart"),
     ),
-}  # fmt: skip
+}
 
 
-LARGER = {}
+def _larger(name: str, depth: float = math.inf, under_way: int | None = None, **bounds: int) -> Family:
+    family = FAMILIES[name]
+    setup = replace(family.setup, bounds=replace(family.setup.bounds, **bounds))  # type: ignore[arg-type]
+    return replace(family, setup=setup, depth=depth, under_way=under_way or family.under_way)
+
+
+LARGER = {
+    "core": _larger("core", gpu=8, host=4),
+    "moved": _larger("moved", depth=15),
+    "fence": _larger("fence", pages=2, gpu=5, host=3),
+    "drafts": _larger("drafts", pages=2, gpu=5, host=3),
+    "faults": _larger("faults", pages=2, gpu=5, host=3),
+    "imports": _larger("imports", depth=11),
+    "ranks": _larger("ranks", gpu=8, host=4, under_way=2),
+}

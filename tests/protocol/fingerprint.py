@@ -179,7 +179,8 @@ class _Fingerprint:
         who = (sorted(t.not_enqueued), sorted(t.not_completed))
         waiting = [[rank for rank, epoch in part if epoch == self.world.epoch] for part in who]
         flags = (t.durable, t.moves_data, t.holds_lease, t.failed, t.id in self.control.transfers.unproven)
-        ends = (self.lease(t.lease), self.host(t.host), self.age_of(t.sent_at), t.request.live)
+        lease = self.lease(t.lease) if t.holds_lease else OVER  # its blocks may have another owner by now
+        ends = (lease, self.host(t.host), self.age_of(t.sent_at), t.request.live)
         return (KINDS[t.kind], *self.owner(t.request, t.page), *ends, *waiting, *flags)
 
     def copy(self, t: Copy) -> Key:
@@ -189,7 +190,7 @@ class _Fingerprint:
     def given_up(self, t: Transfer | Copy) -> Key:
         if isinstance(t, Copy):
             return (self.host(t.source), self.host(t.destination))
-        return (self.lease(t.lease), t.holds_lease, self.host(t.host))
+        return (self.lease(t.lease) if t.holds_lease else OVER, self.host(t.host))
 
     def proof(self, at: int, step: Any) -> Key:
         spans = [(self.place.get(request, OVER), first, last) for request, first, last in step.spans]

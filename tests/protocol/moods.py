@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from hisparse_ops.control.policy import Candidate
 
 CALM = "calm"  # nothing moves by itself
+ROOMY = "roomy"
 # mood -> (says that there is pressure, says that there is room to come back)
-MOODS = {CALM: (False, False), "tight": (True, False), "roomy": (False, True)}
+MOODS = {CALM: (False, False), "tight": (True, False), ROOMY: (False, True)}
 
 
 class Mood:
