@@ -148,6 +148,11 @@ class _Abstraction:
         elif record.incoming is not None:
             status, computed, final = IMPORTING, record.incoming.tokens, record.final_tokens
             self.extra += [Fenced(FOREVER, self.lease(lease), 0) for lease in record.incoming.kv.values()]
+            first = len(pages) - len(record.incoming.pages)
+            # In the model a request imports behind its hit. Pages that are its own by now are told when it ends.
+            pages[record.frontier : first] = [
+                page._replace(clean=False, proven=0) for page in pages[record.frontier : first]
+            ]
         return Request(status, tuple(pages), computed, final, draft, self.lease(record.hot), record.frontier, ())
 
     def page(self, page: real_pages.Page, slot: int, gone: bool = False) -> Page:
