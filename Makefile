@@ -3,6 +3,7 @@
 #   make demo    the main job: long requests on a device pool too small for them
 #   make test    all tests that need no GPU            make lint    style, types
 #   make bench   ops and control plane, timed          make spec    the protocol model, every state within bounds
+#   make spec-deep, make soak   larger bounds, longer walks: an hour and more
 #   make mutants faults that the tests must notice     make clean   remove what make made
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc hisparse_ops -type f -not -name '*.pyc')
 
-.PHONY: demo test lint bench spec mutants format clean
+.PHONY: demo test lint bench spec spec-deep soak mutants format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.package
@@ -39,6 +40,15 @@ spec: $(VENV)/.package
 	$(BIN)/python -m spec walk
 	$(BIN)/python -m spec streams
 	cd tests && ../$(BIN)/python -m contracts
+	cd tests && ../$(BIN)/python -m protocol explore
+	cd tests && ../$(BIN)/python -m protocol walk --actions 1000000
+
+spec-deep: $(VENV)/.package
+	$(BIN)/python -m spec explore --profile deep
+	cd tests && ../$(BIN)/python -m protocol explore --larger
+
+soak: $(VENV)/.package
+	cd tests && ../$(BIN)/python -m protocol walk --actions 10000000
 
 mutants: $(VENV)/.package
 	cd tests && ../$(BIN)/python -m mutants
