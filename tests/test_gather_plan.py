@@ -73,3 +73,10 @@ def test_many_pairs_some_of_them_void(count: int, device: str) -> None:
 def test_rows_without_width(device: str) -> None:
     empty = torch.zeros(4, 0, device=device)
     hisparse_ops.gather_plan([empty], [empty.clone()], ints([1], device), ints([2], device))
+
+
+def test_the_memory_behind_a_pool_is_no_row_of_it(device: str) -> None:
+    memory = torch.full((10, 8), 255, dtype=torch.uint8, device=device)
+    host = named_rows(20, 1, 8, device)
+    hisparse_ops.gather_plan(host, [memory[:8]], ints([3, 4, 5], device), ints([7, 8, 9], device))
+    assert torch.equal(memory[7], host[0][3]) and memory[8:].eq(255).all()

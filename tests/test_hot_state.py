@@ -41,3 +41,15 @@ def test_check_names_what_is_broken(damage: str) -> None:
         hot.slot_rows[1, :2] = 7 if damage == "twice" else -2
     with pytest.raises(AssertionError, match="state row 1"):
         hot.check()
+
+
+def test_a_region_that_grows_keeps_what_it_knows(device: str) -> None:
+    hot = HotState.allocate(2, 3, device)
+    for number, tensor in enumerate((hot.slot_rows, hot.slot_stamps, hot.clock, hot.counters), start=1):
+        tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape) + 100 * number)
+    larger = hot.grown(5)
+    assert torch.equal(larger.slot_rows[:, :3], hot.slot_rows) and larger.slot_rows[:, 3:].eq(-1).all()
+    assert torch.equal(larger.slot_stamps[:, :3], hot.slot_stamps) and larger.slot_stamps[:, 3:].eq(0).all()
+    assert torch.equal(larger.clock, hot.clock) and torch.equal(larger.counters, hot.counters)
+    with pytest.raises(ValueError, match="hot_slots must be at least the present 3, got 2"):
+        hot.grown(2)

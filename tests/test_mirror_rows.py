@@ -41,3 +41,11 @@ def test_a_padded_verification_request_mirrors_nothing(device: str) -> None:
     slots[0, 0] = 3
     hisparse_ops.invalidate(slots, states, on_host)
     assert slots.tolist() == [[3, -1, -1, -1]]
+
+
+def test_a_row_that_is_not_there_mirrors_nothing(device: str) -> None:
+    device_rows = named_rows(20, 1, WIDTH, device)
+    host = [torch.full((20, WIDTH), 255, dtype=torch.uint8, device=device)]
+    hisparse_ops.mirror_rows(device_rows, host, ints([20, 2**31 - 1, -1, 7], device), ints([0, 1, 2, 3], device))
+    assert torch.equal(host[0][3], device_rows[0][7])
+    assert host[0][:3].eq(255).all() and host[0][4:].eq(255).all(), "a host row is the truth: no zeros over it"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from mutants import data_plane
+from mutants.data_plane import ROOT, Unfit
 from mutants.of_control import MUTANTS
-from mutants.runner import CONTROL, DoesNotFit, patched, run
+from mutants.of_data_plane import OPS_MUTANTS
+from mutants.runner import CONTROL, DoesNotFit, judge_of, patched, run
 
 QUICK = [
     "free on plan",
@@ -21,6 +24,33 @@ def test_every_patch_fits_its_file():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     for mutant in MUTANTS:
         assert patched(mutant, (CONTROL / mutant.file).read_text())
+
+
+def test_every_patch_of_the_data_plane_fits_its_file():
+    assert len(OPS_MUTANTS) >= 15
+    assert len({mutant.name for mutant in OPS_MUTANTS}) == len(OPS_MUTANTS)
+    for mutant in OPS_MUTANTS:
+        assert data_plane.patched(mutant, (ROOT / mutant.file).read_text())
+        assert all((ROOT / "tests" / test).is_file() for test in mutant.tests)
+    with pytest.raises(Unfit, match=f"{OPS_MUTANTS[0].name}: its text occurs 0 times"):
+        data_plane.patched(OPS_MUTANTS[0], "")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "judge"),
+    [
+        ("", ""),
+        ("Broken: S7 broken: The last two ...", "invariant S7"),
+        ("AssertionError: model: prefix after deliver ...", "the model's books"),
+        ("AssertionError: S1: page 3 of state row 0 is nowhere", "bytes and tables: S1"),
+        ("AssertionError: a prefix loses its head first: ...", "the free queue"),
+        ("AssertionError: s5_unpinned_pages_are_durable_and_idle: ...", "check(): s5"),
+        ("AssertionError: ", "control raises AssertionError"),
+        ("KeyError: 17", "control raises KeyError"),
+    ],
+)
+def test_who_saw_it(wrong, judge):
+    assert judge_of(wrong) == judge
 
 
 def test_a_patch_that_fits_nowhere_is_named():

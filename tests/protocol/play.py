@@ -204,7 +204,7 @@ SETUPS = {
     ),
     "tails": Setup(
         replace(_TWO_ROWS, pages=4, shared=4, gpu=24, imports=True), live=2, step_rows=1, moods=True,
-        often={**_BUSY_IMPORTS, "fail": 10},
+        often={**_BUSY_IMPORTS, "fail": 25},
     ),
     "squeezed": Setup(replace(_COMMON, shared=9, gpu=46, host=40)),
 }  # fmt: skip
