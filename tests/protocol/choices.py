@@ -1,7 +1,7 @@
 """Every action that a world allows, with every argument: what an exhaustive search tries.
 
-`play.enabled` draws one of each kind from the model; that both allow the same is tested. What leaves a
-world as it is (repeated, late and foreign reports, questions) is not among them, see `explore.noise`.
+What leaves a world as it is (repeated, late and foreign reports, questions) is not among them, see
+`explore.noise`. Ranks go on just as far as a report that is heard needs it.
 """
 
 from __future__ import annotations
