@@ -92,11 +92,11 @@ def _only_action(world: World, before: State, action: Action) -> tuple[State, Ac
     if name in ("step_done", "end_step"):
         return before, ("step_done",)
     if name in ENDS and world.leaving is not None:
-        importing = before.requests[world.leaving].status == IMPORTING
-        return None if importing else (before, (ENDS[name], world.leaving))
+        own_way = before.requests[world.leaving].status == IMPORTING or _restores_unpublished(before, world.leaving)
+        return None if own_way else (before, (ENDS[name], world.leaving))
     if name == "seal":
         r = world.players[action[1]].slot
-        return before, ("seal", r)
+        return None if _restores_unpublished(before, r) else (before, ("seal", r))
     if name in ("deliver", "hear") and world.last is not None and world.last.kind in FACTS:
         fact = world.last
         if fact.id not in world.ids or fact.life != world.life:
@@ -105,6 +105,8 @@ def _only_action(world: World, before: State, action: Action) -> tuple[State, Ac
         transfer = before.transfers[index]
         importing = transfer.owner != NOBODY and before.requests[transfer.owner].status == IMPORTING
         waits_for_proof = fact.id in world.c._state.transfers.unproven
+        if _restores_unpublished(before, transfer.owner):
+            return None  # control publishes such a page when its restore has ended, the model at once
         if importing or waits_for_proof or (transfer.kind == RESTORE and fact.kind == "failed"):
             return None
         told = FACTS[fact.kind]
@@ -112,6 +114,13 @@ def _only_action(world: World, before: State, action: Action) -> tuple[State, Ac
         transfers = (*before.transfers[:index], transfer._replace(progress=truth), *before.transfers[index + 1 :])
         return before._replace(transfers=transfers), ("deliver", index, fact.rank, told)
     return None
+
+
+def _restores_unpublished(state: State, owner: int) -> bool:
+    """Whether a durable page above the frontier of a request is on its way back to the GPU."""
+    restores = [t for t in state.transfers if t.kind == RESTORE and t.owner == owner != NOBODY]
+    request = state.requests[owner] if restores else None
+    return request is not None and any(t.page >= request.published and request.pages[t.page].clean for t in restores)
 
 
 def _for_steps(state: State) -> list[Fenced]:

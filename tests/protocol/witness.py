@@ -117,7 +117,8 @@ def _reused(before: State, after: State, evicted: set[int]) -> set[Blocks]:
     gone = set()
     for was, now in zip(before.requests, after.requests, strict=True):
         if was.status == now.status == LIVE:
-            gone |= {old.gpu for old, new in zip(was.pages, now.pages, strict=False) if old.gpu and not new.gpu}
+            # A page that is elsewhere now was lost for an extension, and restored when the step was planned.
+            gone |= {old.gpu for old, new in zip(was.pages, now.pages, strict=False) if old.gpu and old.gpu != new.gpu}
     for index, later in ((before.copies, after.copies), (before.key_copies, after.key_copies)):
         gone |= {gpu for host, gpu in index if host not in dict(later) and host not in evicted}
     return gone
