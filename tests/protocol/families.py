@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from protocol.world import NEVER, Setup, World
+from protocol.setup import NEVER, Setup
+from protocol.world import World
 
 from spec.bounds import Bounds
 

@@ -20,7 +20,8 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from protocol.ranks import Job, Work
-from protocol.world import NEVER, World
+from protocol.setup import NEVER
+from protocol.world import World
 
 from hisparse_ops.control.gpu_pool import Lease
 from hisparse_ops.control.pages import NEVER_WRITTEN, Page, PageState

@@ -9,121 +9,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from protocol.abstraction import abstract, free_order, transfer_ids
 from protocol.moods import CALM, MOODS, Mood
+from protocol.players import Arrival, Player
 from protocol.ranks import Fact, Memory, Pass, Rank
 from protocol.refinement import check_free_queue, check_news, compare, judge, read_by_several
+from protocol.setup import NEVER, Setup
 from protocol.witness import Wider
 
-from hisparse_ops.control import Coordinator, CoordinatorConfig
+from hisparse_ops.control import Coordinator
 from hisparse_ops.control.pages import HOLDS_KV, PageState
 from hisparse_ops.control.request import Request
 from hisparse_ops.control.types import (
     NO_HOST_BLOCK,
     Admitted,
     ImportStarted,
-    Limits,
     RankReport,
     Scheduled,
     TransferId,
     TransferKind,
 )
-from spec.bounds import Bounds
 from spec.state import State, draft_tag, final_content, name_of
 
 Action = tuple[Any, ...]
 FIRST_HOST_BLOCK = 1000  # host ids lie far from GPU ids, so that a mix-up shows
 TOLD = 12  # delivered facts that are remembered, to be told again
-NEVER = 10**6  # steps after which something is overdue, where nothing shall be
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A world to play in. Model and coordinator are given the same sizes."""
-
-    bounds: Bounds
-    live: int = 3  # state rows
-    step_rows: int = 2  # rows a step may write for one request
-    overdue_after: int = 12
-    spill_budget: int = 2
-    restore_budget: int = 1
-    often: Mapping[str, float] = field(default_factory=dict)  # how much more often than usual a kind of action is tried
-    promised: int = 0  # pages a request is admitted for, if more than it will ever have
-    moods: bool = False  # the policy's answers are part of the actions, instead of the default policy's
-
-    @property
-    def block_size(self) -> int:
-        return self.bounds.rows
-
-    @property
-    def num_groups(self) -> int:
-        return self.bounds.groups
-
-    @property
-    def num_indexer_groups(self) -> int:
-        return self.bounds.keys
-
-    @property
-    def hot_blocks(self) -> int:
-        return self.bounds.hot // self.bounds.groups
-
-    @property
-    def num_blocks(self) -> int:
-        return self.bounds.gpu + 1
-
-    @property
-    def host_blocks(self) -> int:
-        return self.bounds.host + 1
-
-    @property
-    def max_pages(self) -> int:
-        return max(self.bounds.pages, self.promised)
-
-    def limits(self, reuse: int | None = None) -> Limits:
-        return Limits(self.max_pages * self.bounds.rows, self.step_rows, reuse)
-
-    def config(self) -> CoordinatorConfig:
-        ranks = tuple(range(self.bounds.ranks))
-        return CoordinatorConfig(
-            max_requests=self.live,
-            max_pages=self.max_pages,
-            ranks=ranks,
-            writer_ranks=ranks,
-            eager_mirror=self.bounds.mirror,
-            overdue_after=self.overdue_after,
-            spill_budget=self.spill_budget,
-            restore_budget=self.restore_budget,
-        )
-
-
-@dataclass
-class Player:
-    """A request as the engine knows it. Its slot decides its tokens."""
-
-    id: str
-    slot: int
-    row: int
-    record: Request  # control's, to recognise it after the id is free again
-    prompt: int
-    computed: int
-    draft: int = 0
-    told: int = 0  # page hashes that control has
-    planned: int = -1  # the last step that computes for it
-    imported: bool = False  # the transport has ended; whether it worked out is known when the tail's copy is
-
-
-@dataclass
-class Arrival:
-    """An import under way: what the transport may write, and how much of it there is."""
-
-    player: Player
-    tokens: int
-    started: ImportStarted
-    written: int = 0
 
 
 class World:
