@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from comparison import assert_equal
 from samples import HOST_ROWS, LAYERS, OPS, WIDTH, Sample, of
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from worlds import ints, named_rows
 
 Change = Callable[[Tensor], Tensor]
@@ -28,6 +30,8 @@ FREE_SIZES = {
     ("translate", "table", 0),
     ("translate", "table", 1),
 }
+
+SEEN_WHILE_TRACING = re.compile("dtype|dimensions|size-")
 
 
 def other_dtype(tensor: Tensor) -> Tensor:
@@ -115,14 +119,26 @@ def is_meta(argument: Any) -> bool:
     return any(isinstance(t, Tensor) and t.is_meta for t in (argument if isinstance(argument, list) else [argument]))
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
-def test_wrong_tensor(case: Case) -> None:
+def changed(case: Case) -> tuple[Any, ...]:
     arguments = [*case.sample.arguments()]
     if case.layer is None:
         arguments[case.argument] = case.change(arguments[case.argument])
     else:
         arguments[case.argument][case.layer] = case.change(arguments[case.argument][case.layer])
-    refuse(case.sample.overload, tuple(arguments), f"hisparse::{case.sample.op}: .*({case.blamed})")
+    return tuple(arguments)
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_wrong_tensor(case: Case) -> None:
+    refuse(case.sample.overload, changed(case), f"hisparse::{case.sample.op}: .*({case.blamed})")
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if SEEN_WHILE_TRACING.match(case.what)], ids=str)
+def test_wrong_tensor_while_tracing(case: Case) -> None:
+    """The fakes see dtypes and shapes, before anything is compiled."""
+    on_meta = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), changed(case))
+    with pytest.raises(RuntimeError, match=f"hisparse::{case.sample.op}: .*({case.blamed})"):
+        case.sample.overload(*on_meta)
 
 
 @pytest.mark.parametrize("op", OPS)
