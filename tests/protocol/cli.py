@@ -17,6 +17,7 @@ from protocol.play import SETUPS, Story
 from protocol.shrink import pytest_function
 from protocol.volume import JUDGED_EVERY, Volume, walk
 
+BYTES_PER_STATE = 5_000  # a fingerprint and its story, and a share of the worlds saved to go on from; measured
 BOUNDS = ("requests", "pages", "gpu", "host", "rows", "ranks", "steps")  # flags that change a family's world
 EDGES = ("under_way", "unproven", "depth")
 
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     explorer.add_argument("family", nargs="*", help=f"of {', '.join(FAMILIES)}; default: all")
     explorer.add_argument("--larger", action="store_true", help="the next larger bound of each family")
     explorer.add_argument("--jobs", type=int, default=os.cpu_count(), help="families explored at once (default: cores)")
-    explorer.add_argument("--max-states", type=int, help="give up beyond this many")
+    explorer.add_argument("--max-states", type=int, help="give up beyond this many (default: what memory holds)")
     explorer.add_argument("--json", action="store_true", help="print one JSON object per family")
     for name in (*BOUNDS, *EDGES):
         explorer.add_argument(f"--{name.replace('_', '-')}", type=int, help="default: the family's")
@@ -69,10 +70,18 @@ def _explore(options: argparse.Namespace) -> int:
         print(f"no family {unknown[0]!r}: expected one of {', '.join(known)}", file=sys.stderr)
         return 2
     families = {name: _changed(known[name], options) for name in names}
-    with multiprocessing.Pool(min(options.jobs, len(names))) as pool:
-        explored = pool.imap(partial(_run, max_states=options.max_states), families.items())
+    jobs = min(options.jobs, len(names))
+    most = options.max_states or states_that_fit() // jobs
+    with multiprocessing.Pool(jobs) as pool:
+        explored = pool.imap(partial(_run, max_states=most), families.items())
         failures = [_told(families[found.family], found, options.json) for found in explored]
     return max(failures)
+
+
+def states_that_fit() -> int:
+    """How many states half of the free memory can hold."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return free // 2 // BYTES_PER_STATE
 
 
 def _changed(family: Family, options: argparse.Namespace) -> Family:
