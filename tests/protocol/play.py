@@ -203,8 +203,8 @@ SETUPS = {
         replace(_COMMON, rows=3, pages=8, gpu=30, host=22), live=2, moods=True, often={"lose": 40}
     ),
     "tails": Setup(
-        replace(_TWO_ROWS, pages=4, shared=4, gpu=24, imports=True), live=2, step_rows=1, moods=True,
-        often={**_BUSY_IMPORTS, "fail": 25},
+        replace(_TWO_ROWS, requests=6, pages=3, shared=3, gpu=40, host=30, imports=True), live=4, moods=True,
+        often={"import_begin": 100, "import_write": 3, "import_end": 5, "admit": 3, "finish": 25, "fail": 33},
     ),
     "squeezed": Setup(replace(_COMMON, shared=9, gpu=46, host=40)),
 }  # fmt: skip

@@ -16,7 +16,19 @@ from protocol.witness import Beyond, decisions, follow
 
 from spec.invariants import check_state, check_step
 from spec.model import NotEnabled
-from spec.state import COMPLETED, ENQUEUED, FAILED, IMPORTING, NOBODY, RESTORE, Fenced, Request, State, Transfer
+from spec.state import (
+    COMPLETED,
+    DETACHED,
+    ENQUEUED,
+    FAILED,
+    IMPORTING,
+    NOBODY,
+    RESTORE,
+    Fenced,
+    Request,
+    State,
+    Transfer,
+)
 
 if TYPE_CHECKING:
     from protocol.abstraction import Order
@@ -92,11 +104,11 @@ def _only_action(world: World, before: State, action: Action) -> tuple[State, Ac
     if name in ("step_done", "end_step"):
         return before, ("step_done",)
     if name in ENDS and world.leaving is not None:
-        own_way = before.requests[world.leaving].status == IMPORTING or _restores_unpublished(before, world.leaving)
+        own_way = before.requests[world.leaving].status == IMPORTING or _in_its_own_time(before, world.leaving)
         return None if own_way else (before, (ENDS[name], world.leaving))
     if name == "seal":
         r = world.players[action[1]].slot
-        return None if _restores_unpublished(before, r) else (before, ("seal", r))
+        return None if _in_its_own_time(before, r) else (before, ("seal", r))
     if name in ("deliver", "hear") and world.last is not None and world.last.kind in FACTS:
         fact = world.last
         if fact.id not in world.ids or fact.life != world.life:
@@ -105,8 +117,8 @@ def _only_action(world: World, before: State, action: Action) -> tuple[State, Ac
         transfer = before.transfers[index]
         importing = transfer.owner != NOBODY and before.requests[transfer.owner].status == IMPORTING
         waits_for_proof = fact.id in world.c._state.transfers.unproven
-        if _restores_unpublished(before, transfer.owner):
-            return None  # control publishes such a page when its restore has ended, the model at once
+        if _in_its_own_time(before, transfer.owner):
+            return None
         if importing or waits_for_proof or (transfer.kind == RESTORE and fact.kind == "failed"):
             return None
         told = FACTS[fact.kind]
@@ -116,11 +128,15 @@ def _only_action(world: World, before: State, action: Action) -> tuple[State, Ac
     return None
 
 
-def _restores_unpublished(state: State, owner: int) -> bool:
-    """Whether a durable page above the frontier of a request is on its way back to the GPU."""
-    restores = [t for t in state.transfers if t.kind == RESTORE and t.owner == owner != NOBODY]
-    request = state.requests[owner] if restores else None
-    return request is not None and any(t.page >= request.published and request.pages[t.page].clean for t in restores)
+def _in_its_own_time(state: State, owner: int) -> bool:
+    """Whether control does for a request later what the model does at once: publish a durable page that is on its way
+    back to the GPU, and give up what lies behind a page that missed its mirror when the request was finished."""
+    if owner == NOBODY:
+        return False
+    request = state.requests[owner]
+    restored = [request.pages[t.page] for t in state.transfers if t.kind == RESTORE and t.owner == owner]
+    awaited = any(page.clean for page in restored if page in request.pages[request.published :])
+    return awaited or (request.status == DETACHED and any(page.tainted for page in request.pages))
 
 
 def _for_steps(state: State) -> list[Fenced]:
