@@ -193,7 +193,7 @@ def test_every_wait_is_needed(case: Case) -> None:
 
 def a_run_of_the_engine(eager_mirror: bool, monkeypatch: pytest.MonkeyPatch) -> list[Item]:
     """Real plans: control, worker, engine and a toy model, under pressure. An event is done a step late."""
-    recorder = Recorder(patience=1)
+    recorder = Recorder(patience=2)  # the engine asks before and after a step
     monkeypatch.setattr("hisparse_ops.worker.worker.streams_of", lambda device: recorder.streams)
     config = partial(CoordinatorConfig, eager_mirror=eager_mirror)
     monkeypatch.setattr("hisparse_ops.engine.engine.CoordinatorConfig", config)
