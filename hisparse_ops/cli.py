@@ -80,7 +80,7 @@ def replay(
         DeviceName, typer.Option(help="Where the model computes and the device pool lies.")
     ] = DeviceName.CPU,
     requests: Annotated[int, typer.Option(min=1, help="Requests to decode.")] = 8,
-    context: Annotated[int, typer.Option(min=1, help="Prompt tokens of each request.")] = 2560,
+    context: Annotated[int, typer.Option(min=1, help="Prompt tokens of each request.")] = 2048,
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode for each request.")] = 24,
     device_pool: Annotated[
         int | None,
