@@ -41,6 +41,11 @@ def with_event(lines: Lines, *event: Any) -> Iterator[tuple[int, list[list[Any]]
                 yield i, line["events"], n
 
 
+def a_plan_with(lines: Lines, part: str) -> tuple[int, dict[str, Any]]:
+    """The first step whose plan has any `part`."""
+    return next((i, line) for i, line in where(lines, "plan_step") if line["answer"][part])
+
+
 UNPIN = ("move", None, None, "clean-unpinned")
 LOSE = ("move", None, None, "host-only")
 
@@ -248,14 +253,14 @@ def a_page_spills_before_it_is_sealed(lines: Lines) -> Expected:
 
 @corruption
 def a_line_of_the_tables_is_not_told(lines: Lines) -> Expected:
-    i, line = next((i, line) for i, line in where(lines, "plan_step") if line["answer"]["residency"])
+    i, line = a_plan_with(lines, "residency")
     line["answer"]["residency"].pop()
     return "B13", number(i)
 
 
 @corruption
 def a_line_of_the_tables_is_told_wrongly(lines: Lines) -> Expected:
-    i, line = next((i, line) for i, line in where(lines, "plan_step") if line["answer"]["residency"])
+    i, line = a_plan_with(lines, "residency")
     line["answer"]["residency"][0][3][0] += 1
     return "B13", number(i)
 
@@ -269,28 +274,28 @@ def a_step_is_planned_twice(lines: Lines) -> Expected:
 
 @corruption
 def a_recycled_block_is_not_named(lines: Lines) -> Expected:
-    i, line = next((i, line) for i, line in where(lines, "plan_step") if line["answer"]["recycled"])
+    i, line = a_plan_with(lines, "recycled")
     line["answer"]["recycled"].pop()
     return "S18", number(i)
 
 
 @corruption
 def a_hot_region_is_not_told(lines: Lines) -> Expected:
-    i, line = next((i, line) for i, line in where(lines, "plan_step") if line["answer"]["hot"])
+    i, line = a_plan_with(lines, "hot")
     line["answer"]["hot"].clear()
     return "S6", number(i)
 
 
 @corruption
 def a_transfer_is_not_sent(lines: Lines) -> Expected:
-    i, line = next((i, line) for i, line in where(lines, "plan_step") if line["answer"]["transfers"])
+    i, line = a_plan_with(lines, "transfers")
     line["answer"]["transfers"].pop()
     return "B7", number(i)
 
 
 @corruption
 def an_envelope_is_too_short(lines: Lines) -> Expected:
-    i, line = next((i, line) for i, line in where(lines, "plan_step") if line["answer"]["envelopes"])
+    i, line = a_plan_with(lines, "envelopes")
     line["answer"]["envelopes"][0][2] -= 1
     return "S15", number(i)
 
