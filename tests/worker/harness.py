@@ -255,9 +255,35 @@ class Rig:
             want = self.expected(request, INDEX_LAYER + leader, range(kv.context))
             assert torch.equal(kv.index_rows(leader), want)
 
+    def read_first_rows(self, request: Request) -> None:
+        """A step that decodes one token, which attends to the first rows of the request."""
+        self.worker.begin_step(self.plan(residency=self.grow(request, request.tokens + 1)))
+        kv = self.worker.kv(request.state_row, request.tokens - 1, 1, prefill=False)
+        self.fill(kv, request)
+        self.check_selected(kv, request, [[0, 1, 2, -1]])
+        self.worker.end_step()
+
+    def cached_in_hot_slots(self) -> Request:
+        """A request whose first page lies on the host alone, its first rows in hot slots too."""
+        request = self.request()
+        self.compute(request, 0, 40)
+        self.idle(hot=self.grant_hot(request), residency=self.drop(request, 0))
+        self.read_first_rows(request)
+        return request
+
     def close(self) -> None:
         if self.host_pool is not None:
             self.host_pool.close()
+
+
+def only(reports: list[RankReport]) -> RankReport:
+    assert len(reports) == 1
+    return reports[0]
+
+
+def broken(*arguments: object) -> None:
+    """In the place of an op: a copy that fails."""
+    raise RuntimeError("the link is down")
 
 
 class HeldStream(ImmediateStream):

@@ -1,4 +1,4 @@
-"""A worker carries out plans: in the documented order, exactly, and it says only what is true."""
+"""What the copies of a plan do: rows that are mirrored, whole pages, copies that fail, two ranks on one pool."""
 
 from __future__ import annotations
 
@@ -6,32 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from worker.harness import INDEX_LAYER, LAYERS, HeldStream, Request, Rig
+from worker.harness import LAYERS, Rig, broken, only
 
 from hisparse_ops import ops
 from hisparse_ops.control.types import (
     BlockCopy,
     GpuBlock,
     HostBlock,
-    HotDelta,
     MirrorEnvelope,
     PageTransfer,
-    RankReport,
-    ResidencyDelta,
-    StepPlan,
     TransferId,
     TransferKind,
 )
-from hisparse_ops.memory.host_pool import HostPool, Shared
-from hisparse_ops.memory.kv_pool import KVPool
-from hisparse_ops.worker import EpochError, PlanError, Streams, UnreadableError, Worker, WorkerOrderError
+from hisparse_ops.memory.host_pool import Shared
+from hisparse_ops.worker import UnreadableError
 
-SPILL, RESTORE = TransferKind.SPILL, TransferKind.RESTORE
-
-
-def only(reports: list[RankReport]) -> RankReport:
-    assert len(reports) == 1
-    return reports[0]
+SPILL = TransferKind.SPILL
 
 
 # The row mirror.
@@ -116,29 +106,14 @@ def test_a_mirror_that_raises_proves_nothing(rig: Rig, monkeypatch: pytest.Monke
     assert report.mirrored == {1: (0,)}
 
 
-def broken(*arguments: object) -> None:
-    raise RuntimeError("the link is down")
-
-
 def test_a_mirrored_row_is_no_longer_cached_in_a_hot_slot(rig: Rig) -> None:
     """A host row is loaded into a hot slot; its page comes back, is rewritten and mirrored, and is lost again."""
-    request = rig.request()
-    rig.compute(request, 0, 40)
-    rig.idle(hot=rig.grant_hot(request), residency=rig.drop(request, 0))
-    read_first_rows(rig, request)
+    request = rig.cached_in_hot_slots()
     delta, transfer = rig.restore(request, 0)
     request.version = 1
     rig.compute(request, 0, 2, residency=(delta,), transfers=(transfer,))
     rig.idle(residency=rig.drop(request, 0))
-    read_first_rows(rig, request)
-
-
-def read_first_rows(rig: Rig, request: Request) -> None:
-    rig.worker.begin_step(rig.plan(residency=rig.grow(request, request.tokens + 1)))
-    kv = rig.worker.kv(request.state_row, request.tokens - 1, 1, prefill=False)
-    rig.fill(kv, request)
-    rig.check_selected(kv, request, [[0, 1, 2, -1]])
-    rig.worker.end_step()
+    rig.read_first_rows(request)
 
 
 # Whole pages.
@@ -180,10 +155,7 @@ def test_a_spill_that_is_only_a_barrier_moves_nothing(rig: Rig) -> None:
 
 
 def test_a_spill_empties_the_slots_that_cached_its_host_block(rig: Rig) -> None:
-    request = rig.request()
-    rig.compute(request, 0, 40)
-    rig.idle(hot=rig.grant_hot(request), residency=rig.drop(request, 0))
-    read_first_rows(rig, request)
+    request = rig.cached_in_hot_slots()
     delta, transfer = rig.restore(request, 0)
     request.version = 1
     rig.worker.begin_step(rig.plan(residency=(delta,), transfers=(transfer,)))
@@ -191,7 +163,7 @@ def test_a_spill_empties_the_slots_that_cached_its_host_block(rig: Rig) -> None:
     rig.worker.end_step()
     rig.idle(transfers=(rig.transfer(SPILL, request.pages[0]),))
     rig.idle(residency=rig.drop(request, 0))
-    read_first_rows(rig, request)
+    rig.read_first_rows(request)
 
 
 def test_a_restore_is_there_when_the_model_runs(any_rig: Rig) -> None:
@@ -286,269 +258,6 @@ def test_a_failed_spill_is_told_and_a_barrier_beside_it_is_not_lost(rig: Rig, mo
     assert issued.enqueued == ended.completed == {barrier.id}
 
 
-# Tables and hot state.
-
-
-def test_a_cleared_state_row_has_nothing_of_its_last_owner(rig: Rig) -> None:
-    request, other = rig.request(), rig.request()
-    for each in (request, other):
-        rig.compute(each, 0, 40)
-        rig.idle(hot=rig.grant_hot(each), residency=rig.drop(each, 0))
-        read_first_rows(rig, each)
-    rig.idle(cleared_rows=(request.state_row,))
-    tables = rig.worker.tables
-    for table in (tables.host[None], tables.resident, tables.hot, tables.indexer):
-        assert not table[:, request.state_row].any()
-        assert table[:, other.state_row].any()
-    for state in rig.worker.hot_states:
-        assert (state.slot_rows[request.state_row] == -1).all() and (state.slot_rows[other.state_row] >= 0).any()
-        assert state.clock[request.state_row] == 0 and state.clock[other.state_row] == 1
-    assert tables.rows_with_hot_region == {other.state_row}
-    rig.worker.begin_step(rig.plan(residency=(rig.delta(request, 2),)))
-    with pytest.raises(UnreadableError, match="page 1 has no resident block"):
-        rig.worker.kv(request.state_row, 31, 2, prefill=True)
-    with pytest.raises(UnreadableError, match="page 0 is neither resident nor on the host"):
-        rig.worker.kv(request.state_row, 32, 2, prefill=True)
-
-
-def test_a_cleared_row_may_get_its_new_owner_in_the_same_step(rig: Rig) -> None:
-    request = rig.request()
-    rig.compute(request, 0, 40)
-    heir = Request(77, request.state_row)
-    rig.compute(heir, 0, 20, cleared_rows=(request.state_row,))
-    rig.worker.begin_step(rig.plan(residency=rig.grow(heir, 21)))
-    kv = rig.worker.kv(heir.state_row, 20, 1, prefill=True)
-    rig.fill(kv, heir)
-    rig.check_context(kv, heir)
-    assert not rig.worker.tables.host[heir.state_row, 2:].any()
-
-
-def test_a_hot_region_starts_and_ends_empty(rig: Rig) -> None:
-    request = rig.request()
-    rig.compute(request, 0, 40)
-    for _ in range(2):
-        rig.idle(hot=rig.grant_hot(request), residency=rig.drop(request, 0))
-        for number, group in enumerate(request.hot):
-            assert rig.worker.tables.hot[number, request.state_row].tolist() == list(group)
-        assert all((state.slot_rows[request.state_row] == -1).all() for state in rig.worker.hot_states)
-        read_first_rows(rig, request)
-        assert all((state.slot_rows[request.state_row] >= 0).any() for state in rig.worker.hot_states)
-    delta, transfer = rig.restore(request, 0)
-    rig.idle(hot=(HotDelta(request.state_row, ()),), residency=(delta,), transfers=(transfer,))
-    assert not rig.worker.tables.hot[:, request.state_row].any()
-    assert all((state.slot_rows[request.state_row] == -1).all() for state in rig.worker.hot_states)
-
-
-def test_a_recycled_host_block_is_not_read_from_a_slot_that_cached_its_old_bytes(rig: Rig) -> None:
-    request = rig.request()
-    rig.compute(request, 0, 40)
-    rig.idle(hot=rig.grant_hot(request), residency=rig.drop(request, 0))
-    read_first_rows(rig, request)
-    recycled = request.pages[0].host
-    donor = rig.request()
-    rig.compute(donor, 0, 16)
-    for layer in range(LAYERS):  # another tenant's bytes, as if it had been mirrored there
-        rig.host_page(request.pages[0], layer)[:] = rig.expected(donor, layer, range(16))
-        rig.truth.update({(request.number, p, layer): rig.truth[donor.number, p, layer] for p in range(3)})
-    rig.idle(recycled=(recycled,))
-    read_first_rows(rig, request)
-
-
-def test_of_two_words_about_a_page_the_last_counts(rig: Rig) -> None:
-    request = rig.request()
-    (delta,) = rig.grow(request, 16)
-    other = delta._replace(gpu_blocks=rig.gpu_blocks(rig.layout.num_groups))
-    rig.idle(residency=(other, delta))
-    assert rig.worker.tables.resident[:, request.state_row, 0].tolist() == list(delta.gpu_blocks)
-    regions = [rig.grant_hot(request)[0] for _ in range(2)]
-    rig.idle(hot=tuple(regions))
-    assert rig.worker.tables.hot[0, request.state_row].tolist() == list(regions[1].blocks[0])
-
-
-# Reports and time.
-
-
-def test_enqueued_is_told_at_once_and_completed_only_by_the_event() -> None:
-    held = HeldStream()
-    rig = Rig(streams=Streams(held, held))
-    request = rig.request()
-    assert rig.compute(request, 0, 32) == []
-    first, second = rig.transfer(SPILL, request.pages[0], False), rig.transfer(SPILL, request.pages[1], False)
-    assert only(rig.idle(transfers=(first,))).enqueued == {first.id}
-    assert only(rig.idle(transfers=(second,))).enqueued == {second.id}
-    assert rig.worker.in_flight == (1, 2, 3)
-    assert rig.worker.poll() == []
-    held.marks[2].is_done = True  # late, and in another order
-    assert only(rig.worker.poll()).completed == {second.id}
-    held.marks[0].is_done = True
-    assert only(rig.worker.poll()).mirrored == {1: (32,)}
-    assert rig.worker.in_flight == (2,)
-    held.marks[1].is_done = True
-    assert only(rig.worker.poll()).completed == {first.id}
-    assert rig.worker.poll() == [] and rig.worker.in_flight == ()
-    rig.close()
-
-
-def test_the_proof_is_read_when_its_step_has_ended() -> None:
-    held = HeldStream()
-    rig = Rig(streams=Streams(held, held))
-    request = rig.request()
-    for step in range(3):
-        rig.compute(request, 5 * step, 5 * step + 5)
-    for mark in held.marks:
-        mark.is_done = True
-    proofs = [report.mirrored for report in rig.worker.poll()]
-    assert proofs == [{1: (5,)}, {2: (5,)}, {3: (5,)}]
-    assert rig.worker.counters()["mirror_bytes"] == 15 * LAYERS * rig.layout.spec.row_bytes
-    rig.close()
-
-
-def test_a_step_that_is_being_computed_is_in_flight(rig: Rig) -> None:
-    rig.worker.begin_step(rig.plan())
-    assert rig.worker.in_flight == (1,)
-    rig.worker.end_step()
-    assert len(rig.worker.poll()) == 1 and rig.worker.in_flight == ()
-
-
-def test_reports_carry_rank_and_epoch() -> None:
-    rig = Rig(rank=3, epoch=8)
-    request = rig.request()
-    reports = rig.compute(request, 0, 16)
-    reports += rig.idle(transfers=(rig.transfer(SPILL, request.pages[0]),))
-    assert len(reports) == 3
-    assert {(report.rank, report.epoch) for report in reports} == {(3, 8)}
-    rig.close()
-
-
-@pytest.mark.parametrize("epoch", [4, 6])
-def test_a_plan_of_another_epoch_is_refused(epoch: int) -> None:
-    rig = Rig(epoch=5)
-    with pytest.raises(EpochError, match=f"a plan of epoch {epoch} for a worker of epoch 5"):
-        rig.worker.begin_step(StepPlan(sequence=1, epoch=epoch))
-    rig.idle()
-    rig.close()
-
-
-def test_calls_in_another_order_are_named(rig: Rig) -> None:
-    with pytest.raises(WorkerOrderError, match="end_step outside a step"):
-        rig.worker.end_step()
-    with pytest.raises(WorkerOrderError, match="kv outside a step"):
-        rig.worker.kv(40, 0, 1, prefill=True)
-    plan = rig.plan()
-    rig.worker.begin_step(plan)
-    with pytest.raises(WorkerOrderError, match=r"begin_step\(2\) while step 1 is not ended"):
-        rig.worker.begin_step(rig.plan())
-    rig.worker.end_step()
-    with pytest.raises(WorkerOrderError, match="step 1 comes after step 1"):
-        rig.worker.begin_step(plan)
-
-
-def test_the_same_rows_are_not_computed_twice_in_a_step(rig: Rig) -> None:
-    request = rig.request()
-    rig.worker.begin_step(rig.plan(residency=rig.grow(request, 32)))
-    rig.worker.kv(request.state_row, 0, 10, prefill=True)
-    rig.worker.kv(request.state_row, 10, 10, prefill=True)
-    with pytest.raises(WorkerOrderError, match=r"rows 19\.\.21 are computed twice"):
-        rig.worker.kv(request.state_row, 19, 2, prefill=True)
-
-
-# Plans that name what the worker does not have.
-
-ROW, PAGES, HOT_BLOCKS = 40, 50, 2
-GPU, INDEXER, HOST = (GpuBlock(7),) * 3, (GpuBlock(8),), HostBlock(1001)
-REGION = ((GpuBlock(9),) * HOT_BLOCKS,) * 3
-
-
-def residency(row: int = ROW, page: int = 0, host: int = HOST, gpu=GPU, indexer=INDEXER) -> StepPlan:
-    return StepPlan(1, 0, residency=(ResidencyDelta(row, page, HostBlock(host), gpu, indexer),))
-
-
-def transfer(host: int = HOST, gpu=GPU) -> StepPlan:
-    return StepPlan(1, 0, transfers=(PageTransfer(TransferId(1), RESTORE, HostBlock(host), gpu, True),))
-
-
-def envelope(*envelopes: tuple[int, int, int]) -> StepPlan:
-    return StepPlan(1, 0, envelopes=tuple(MirrorEnvelope(*each) for each in envelopes))
-
-
-def copy(source: int, destination: int) -> StepPlan:
-    return StepPlan(1, 0, copies=(BlockCopy(TransferId(1), HostBlock(source), HostBlock(destination)),))
-
-
-BAD_PLANS = {
-    "cleared_rows": [StepPlan(1, 0, cleared_rows=(48,)), StepPlan(1, 0, cleared_rows=(-1,))],
-    "recycled": [StepPlan(1, 0, recycled=(HostBlock(0),)), StepPlan(1, 0, recycled=(HostBlock(1060),))],
-    "hot.state_row": [StepPlan(1, 0, hot=(HotDelta(48, REGION),))],
-    "hot.blocks": [
-        StepPlan(1, 0, hot=(HotDelta(ROW, REGION[:2]),)),
-        StepPlan(1, 0, hot=(HotDelta(ROW, (REGION[0][:1],) * 3),)),
-        StepPlan(1, 0, hot=(HotDelta(ROW, (((GpuBlock(400),) * HOT_BLOCKS),) * 3),)),
-        StepPlan(1, 0, hot=(HotDelta(ROW, (((GpuBlock(0),) * HOT_BLOCKS),) * 3),)),
-    ],
-    "residency.state_row": [residency(row=48), residency(row=-1)],
-    "residency.page": [residency(page=PAGES), residency(page=-1)],
-    "residency.host_block": [residency(host=1060), residency(host=-1)],
-    "residency.gpu_blocks": [residency(gpu=GPU[:2]), residency(gpu=(*GPU[:2], GpuBlock(0)))],
-    "residency.indexer_blocks": [residency(indexer=()), residency(indexer=(GpuBlock(400),))],
-    "copies": [copy(0, 1001), copy(1001, 1060)],
-    "transfers.host_block": [transfer(host=0), transfer(host=1060)],
-    "transfers.gpu_blocks": [transfer(gpu=()), transfer(gpu=(*GPU[:2], GpuBlock(400)))],
-    "envelopes.state_row": [envelope((48, 0, 1))],
-    "envelopes: rows": [envelope((ROW, -1, 1)), envelope((ROW, 2, 1)), envelope((ROW, 0, PAGES * 16 + 1))],
-    "envelopes: two of state row 40 overlap": [envelope((ROW, 0, 5), (41, 0, 5), (ROW, 4, 6))],
-}
-
-
-@pytest.mark.parametrize(("named", "plan"), [(named, plan) for named, plans in BAD_PLANS.items() for plan in plans])
-def test_a_plan_out_of_bounds_is_refused_by_name_and_changes_nothing(rig: Rig, named: str, plan: StepPlan) -> None:
-    assert (rig.layout.num_groups, rig.layout.hot_blocks) == (3, HOT_BLOCKS)
-    with pytest.raises(PlanError, match=named):
-        rig.worker.begin_step(plan)
-    tables = rig.worker.tables
-    assert not any(table.any() for table in (tables.host, tables.resident, tables.hot, tables.indexer))
-    rig.idle()  # the next plan is welcome
-
-
-@pytest.mark.parametrize(
-    "plan", [residency(), transfer(), envelope((ROW, 0, 1)), copy(1001, 1002), StepPlan(1, 0, recycled=(HOST,))]
-)
-def test_without_a_host_pool_no_plan_may_speak_of_it(plan: StepPlan) -> None:
-    with pytest.raises(PlanError):
-        Rig(with_host=False).worker.begin_step(plan)
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [({"state_rows": 0}, "state_rows"), ({"max_pages": 0}, "max_pages"), ({"staging_pages": -1}, "staging_pages")],
-)
-def test_a_size_below_its_least_is_refused_by_name(rig: Rig, changes: dict[str, int], named: str) -> None:
-    sizes = {"state_rows": 1, "max_pages": 1, "staging_pages": 0} | changes
-    with pytest.raises(ValueError, match=named):
-        Worker(rig.layout, rig.kv_pool, rig.host_pool, **sizes)
-
-
-def test_pools_of_another_layout_or_dtype_are_refused_by_name(rig: Rig) -> None:
-    other = Rig(block_size=64)
-    with pytest.raises(ValueError, match="kv_pool"):
-        Worker(rig.layout, other.kv_pool, None, state_rows=1, max_pages=1)
-    with pytest.raises(ValueError, match="host_pool"):
-        Worker(rig.layout, rig.kv_pool, other.host_pool, state_rows=1, max_pages=1)
-    with HostPool(rig.layout, torch.bfloat16) as narrow, pytest.raises(ValueError, match="host_pool"):
-        Worker(rig.layout, rig.kv_pool, narrow, state_rows=1, max_pages=1)
-    other.close()
-
-
-def test_device_bytes_are_all_that_is_held(rig: Rig) -> None:
-    small = Worker(rig.layout, KVPool(rig.layout, torch.float32), rig.host_pool, state_rows=2, max_pages=5)
-    tables = 4 * 2 * (5 + 3 * 5 + 3 * rig.layout.hot_blocks + 5)
-    hot_states = 4 * (2 * 2 * rig.layout.hot_slots * 4 + 2 * 4 + 5 * 8)
-    counters = small.counters()
-    assert counters["device_bytes"] == rig.layout.device_bytes + tables + hot_states
-    assert counters["host_bytes"] == rig.layout.host_bytes
-    staging = Worker(rig.layout, rig.kv_pool, rig.host_pool, state_rows=2, max_pages=5, staging_pages=7)
-    assert staging.counters()["device_bytes"] - counters["device_bytes"] == 3 * 8 * rig.layout.page_bytes
-
-
 # Two ranks, one host pool.
 
 
@@ -568,16 +277,6 @@ def test_one_rank_of_a_shared_host_pool_writes_and_both_read(tmp_path: Path) -> 
     assert only(reports[reader]).copied == reports[writer][1].copied == {9}
     for rig, request in requests:
         rig.idle(hot=rig.grant_hot(request), residency=rig.drop(request, 0))
-        read_first_rows(rig, request)
+        rig.read_first_rows(request)
     reader.close()
     writer.close()
-
-
-def test_index_keys_are_never_mirrored_and_survive_the_loss_of_a_page(rig: Rig) -> None:
-    request = rig.request()
-    rig.compute(request, 0, 40)
-    rig.idle(residency=rig.drop(request, 0), hot=rig.grant_hot(request))
-    rig.worker.begin_step(rig.plan())
-    kv = rig.worker.kv(request.state_row, 39, 1, prefill=False)
-    want = rig.expected(request, INDEX_LAYER, range(40))
-    assert torch.equal(kv.index_rows(0), want)
