@@ -152,17 +152,17 @@ class Engine:
         return bool(self._requests) or not self._coordinator.quiescent()
 
     def run(self, on_step: Callable[[Engine], None] | None = None) -> None:
-        """Step until nothing is left to do."""
+        """Step until nothing is left to do. StuckError if requests wait for what will never come."""
         idle = 0
         while self.busy:
-            idle = 0 if self.step() or self._unfinished else idle + 1
+            idle = 0 if self.step() else idle + 1
             if idle > _MAX_IDLE_STEPS:
                 raise StuckError(f"{len(self._requests)} requests wait and none can go on")
             if on_step is not None:
                 on_step(self)
 
     def step(self) -> int:
-        """One step; the number of token positions computed in it."""
+        """One step; the number of token positions computed in it. Without any it waits for the device."""
         began = time.perf_counter()
         if self._unfinished:
             self._hear()  # an earlier step may have ended since: what it held is free before more is planned
@@ -173,6 +173,8 @@ class Engine:
         logits = [self._forward(s) for s in slices]
         self._worker.end_step()
         self._unfinished.append(plan.sequence)
+        if not slices:  # not to spin: control counts lateness in steps, and would call what is under way overdue
+            self._worker.wait()
         self._hear()
         for s, row in zip(slices, logits, strict=True):
             self._accept(s, row)

@@ -52,6 +52,11 @@ class Ledger:
     def finish(self, step: FinishedStep) -> None:
         self._steps.append(step)
 
+    def wait(self) -> None:
+        """Until every step has ended."""
+        for step in self._steps:
+            step.event.synchronize()
+
     def poll(self) -> list[RankReport]:
         """One report of what was issued since the last, and one for every step that has ended."""
         reports: list[RankReport] = []

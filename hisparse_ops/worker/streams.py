@@ -1,5 +1,5 @@
-"""The device's streams, and when they have done what they were given. Asked here and nowhere else, and
-never by waiting on the CPU.
+"""The device's streams, and when they have done what they were given. Asked here and nowhere else. The CPU
+waits in one place, `Worker.wait`: when there is nothing else to do.
 
 | stream | work |
 |---|---|
@@ -31,6 +31,9 @@ class Event(Protocol):
     def query(self) -> bool:
         """Whether everything issued before it has ended."""
 
+    def synchronize(self) -> None:
+        """Holds up the CPU until it has."""
+
 
 class Stream(Protocol):
     def current(self) -> AbstractContextManager[object]:
@@ -51,6 +54,9 @@ class Streams(NamedTuple):
 class _Past:
     def query(self) -> bool:
         return True
+
+    def synchronize(self) -> None:
+        pass
 
 
 class ImmediateStream:

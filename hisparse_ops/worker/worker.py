@@ -171,6 +171,11 @@ class Worker:
             self._traffic.mirrored_rows += sum(sum(counts) for counts in report.mirrored.values())
         return reports
 
+    def wait(self) -> None:
+        """Holds up the CPU until every step that was ended here has ended on the device, so that the next `poll`
+        tells all of it. For callers with nothing else to do."""
+        self._ledger.wait()
+
     @property
     def in_flight(self) -> tuple[int, ...]:
         """Sequence numbers of steps begun whose end no `poll` has seen yet."""
