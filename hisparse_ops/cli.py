@@ -1,4 +1,4 @@
-"""The `hisparse` command. Exit codes: 0 all is well, 1 HiSparse and full residency differ, 2 bad input."""
+"""The `hisparse` command."""
 
 from __future__ import annotations
 
@@ -27,16 +27,30 @@ EXIT_BAD_INPUT = 2
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 _MIB = 1 << 20
+_MOST = 1 << 16  # requests, and rows in a block: far more than anyone replays
+_MOST_SEED = (1 << 32) - 1
 _TRACE_CORPUS_TOKENS = 15_000  # the longest help topic: windows of it stand for a trace's hash ids
+
+_OPTIONS = {  # by the names that the library's errors use
+    "device_bytes": "--device-pool",
+    "host_bytes": "--host-pool",
+    "hot_slots": "--hot-slots",
+    "top_k": "--top-k",
+    "prefill_chunk": "--prefill-chunk",
+    "count": "--requests",
+}
 
 Sampler = Callable[[int, int], list[list[int]]]  # so many prompts of so many tokens
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()
 def main() -> None:
-    """HiSparse: KV caches of sparse-attention models in host memory, with only what is needed on the GPU."""
+    """HiSparse: KV caches of sparse-attention models in host memory, with only what is needed on the GPU.
+
+    Exit codes: 0 all is well, 1 HiSparse and full residency differ, 2 bad input.
+    """
 
 
 class ModelName(StrEnum):
@@ -69,7 +83,8 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, MemoryError, ImportError) as error:
-        Console(stderr=True).print(f"hisparse: {error}", markup=False, highlight=False, soft_wrap=True)
+        sentence = re.sub(rf"\b({'|'.join(_OPTIONS)})\b", lambda name: _OPTIONS[name[0]], str(error))
+        Console(stderr=True).print(f"hisparse: {sentence}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_BAD_INPUT) from None
 
 
@@ -79,7 +94,7 @@ def replay(
     device: Annotated[
         DeviceName, typer.Option(help="Where the model computes and the device pool lies.")
     ] = DeviceName.CPU,
-    requests: Annotated[int, typer.Option(min=1, help="Requests to decode.")] = 8,
+    requests: Annotated[int, typer.Option(min=1, max=_MOST, help="Requests to decode.")] = 8,
     context: Annotated[int, typer.Option(min=1, help="Prompt tokens of each request.")] = 2048,
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode for each request.")] = 24,
     device_pool: Annotated[
@@ -97,10 +112,12 @@ def replay(
     hot_slots: Annotated[
         int | None, typer.Option(min=1, help="Rows of a request's hot buffer.", show_default="2 x top-k")
     ] = None,
-    block_size: Annotated[int, typer.Option(min=1, help="Rows in a block.")] = 64,
+    block_size: Annotated[int, typer.Option(min=1, max=_MOST, help="Rows in a block.")] = 64,
     prefill_chunk: Annotated[int, typer.Option(min=1, help="Prompt tokens computed at once.")] = 128,
     dtype: Annotated[DtypeName, typer.Option(help="Type of weights and KV rows.")] = DtypeName.FLOAT32,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of random weights and of the choice of prompts.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=_MOST_SEED, help="Seed of random weights and of the choice of prompts.")
+    ] = 0,
     trace: Annotated[
         Path | None, typer.Option(help="Take lengths and shared prefixes from a Mooncake trace, scaled to --context.")
     ] = None,
@@ -132,6 +149,11 @@ def replay(
             hot_slots=hot_slots,
             device=device.value,
         )
+        if context + new_tokens > runner.max_positions:
+            raise ValueError(
+                f"--context {context} and --new-tokens {new_tokens}: together more than the {runner.max_positions} "
+                f"tokens that {model.value} takes"
+            )
         job = engine_replay.plan_job(
             runner,
             _prompts(sample, requests, context, trace),
@@ -210,10 +232,10 @@ def _check_writable(flag: str, path: Path | None) -> None:
     """Before anything is computed: ValueError if no file can be written there."""
     if path is None:
         return
-    if not path.parent.is_dir():
-        raise ValueError(f"{flag}: folder {path.parent} does not exist")
-    if path.is_dir():
-        raise ValueError(f"{flag}: {path} is a folder, expected a file")
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ValueError(f"{flag}: {path} cannot be written: {error.strerror}") from error
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from hisparse_ops import _library, ops
 from hisparse_ops.cli import EXIT_BAD_INPUT, EXIT_DIFFERENT, app
+from hisparse_ops.engine import Engine
 
 SMALL_JOB = (
     *("--model", "glm-tiny", "--requests", "5", "--context", "160", "--new-tokens", "10"),
@@ -81,28 +82,60 @@ def test_a_request_that_fits_only_with_hisparse_is_said_so() -> None:
         (["--device-pool", "lots"], r"'lots' is not a size: expected a number with B, KiB"),
         (["--requests", "0"], r"'--requests': .* greater than or equal to 1"),
         (["--requests", "two"], r"'--requests': .* valid integer"),
+        (["--requests", "1000000000000"], r"'--requests': .* less than or equal to 65536"),
+        (["--seed", "1" + 30 * "0"], r"'--seed': .* less than or equal to \d+"),
+        (["--block-size", "1000000"], r"'--block-size': .* less than or equal to 65536"),
         (["--nonsense"], r"No such option.*--nonsense"),
-        (["--prefill-chunk", "18"], r"prefill_chunk is 18: expected a multiple of the block size 4"),
-        (["--hot-slots", "7"], r"hot_slots must be at least .* 8"),
-        (["--device-pool", "1KiB"], r"device_bytes=1024 must hold"),
-        (["--device-pool", "100KiB"], r"give device_bytes >= \d+"),
-        (["--host-pool", "60KiB"], r"give host_bytes >= \d+"),
-        (["--host-pool", "500GiB"], r"host_bytes|host pool"),
-        (["--requests", "1", "--context", "300000"], r"max_context is 300010: the model takes 1 to \d+ tokens"),
+        (["--prefill-chunk", "18"], r"--prefill-chunk is 18: expected a multiple of the block size 4"),
+        (["--hot-slots", "7"], r"--hot-slots must be at least .* 8"),
+        (["--hot-slots", "3000000000"], r"--hot-slots, .* must stay below 2147483648, got 3000000000"),
+        (["--top-k", "1" + 30 * "0"], r"\(max_query_len \+ 1\) \* --top-k, must stay below 2147483648"),
+        (["--device-pool", "0"], r"--device-pool=0 must hold"),
+        (["--device-pool", "1KiB"], r"--device-pool=1024 must hold"),
+        (["--device-pool", "100KiB"], r"give --device-pool >= \d+"),
+        (["--host-pool", "60KiB"], r"give --host-pool >= \d+"),
+        (["--host-pool", "500GiB"], r"host pool of .* lower --host-pool|--host-pool=.* row numbers must stay below"),
+        (
+            ["--context", "300000"],
+            r"--context 300000 and --new-tokens 10: together more than the \d+ tokens that glm-tiny",
+        ),
+        (["--new-tokens", "1" + 30 * "0"], r"--context 160 and --new-tokens 10+: together more than"),
+        pytest.param(
+            ["--model", "smollm2", "--requests", "1000"],
+            r"--requests must be at most \d+ for prompts of 160 tokens",
+            marks=pytest.mark.slow,
+        ),
         (["--trace", "missing.jsonl"], r"trace missing.jsonl cannot be read"),
-        (["--json", "no/such/folder/figures.json"], r"--json: folder no/such/folder does not exist"),
-        (["--json", "/"], r"--json: / is a folder, expected a file"),
-        (["--record", "no/such/folder/trace.jsonl"], r"--record: folder no/such/folder does not exist"),
-        (["--record", "/"], r"--record: / is a folder, expected a file"),
+        (
+            ["--json", "no/such/folder/figures.json"],
+            r"--json: no/such/folder/figures.json cannot be written: No such file",
+        ),
+        (["--json", "/"], r"--json: / cannot be written: Is a directory"),
+        (
+            ["--record", "no/such/folder/trace.jsonl"],
+            r"--record: no/such/folder/trace.jsonl cannot be written: No such file",
+        ),
+        (["--record", "/"], r"--record: / cannot be written: Is a directory"),
     ],
 )
-def test_bad_input_ends_in_one_sentence(arguments: Sequence[str], sentence: str) -> None:
+def test_bad_input_ends_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], sentence: str
+) -> None:
+    """Before anything is computed."""
+    steps: list[Engine] = []
+    monkeypatch.setattr(Engine, "step", steps.append)
     result = replay(*arguments)
     assert result.exit_code == EXIT_BAD_INPUT, result.output
     assert isinstance(result.exception, SystemExit), result.exception
     said = re.sub(r"[│╭╮╰╯─\s]+", " ", result.output)
     assert re.search(sentence, said), said
-    assert "Traceback" not in said
+    assert "Traceback" not in said and not steps
+
+
+def test_help_says_what_it_is_for_and_what_the_exit_codes_mean() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert "KV caches of sparse-attention models" in result.output and "Exit codes: 0" in result.output
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from hisparse_ops.control.recording import Trace
 from hisparse_ops.engine.engine import Engine, EngineConfig, ModelRunner
 from hisparse_ops.engine.figures import Figures
 from hisparse_ops.engine.request import Request
+from hisparse_ops.memory import host_budget
 from hisparse_ops.memory.layout import LayoutError, plan_layout
 
 SMALL_POOL_DIVISOR = 4  # the default small pool holds this part of full residency
@@ -65,12 +66,16 @@ def plan_job(
     device_bytes: int | None = None,
     host_bytes: int | None = None,
 ) -> Job:
-    """Fill in the pool sizes that are not given: a quarter of full residency on the device, all rows on the host."""
+    """Fill in the pool sizes that are not given: a quarter of full residency on the device, all rows on the host.
+
+    Raises `LayoutError` if a request does not fit into the small pools even with HiSparse, and `HostMemoryError` if
+    the host pool does not fit into the machine: before anything is computed.
+    """
     sizes = plan_layout(model.spec, device_bytes=_ANY_ROWS * model.spec.row_bytes, host_bytes=0)
     lengths = [len(prompt) + new_tokens - 1 for prompt in prompts]
     full = sum(map(sizes.request_blocks, lengths)) + NULL_BLOCKS
     pages = sum(map(sizes.pages, lengths)) + NULL_BLOCKS
-    return Job(
+    job = Job(
         prompts=prompts,
         new_tokens=new_tokens,
         prefill_chunk=prefill_chunk,
@@ -78,11 +83,15 @@ def plan_job(
         device_bytes=full // SMALL_POOL_DIVISOR * sizes.block_bytes if device_bytes is None else device_bytes,
         host_bytes=pages * sizes.host_block_bytes if host_bytes is None else host_bytes,
     )
+    layout = plan_layout(model.spec, job.device_bytes, job.host_bytes)
+    for length in lengths:
+        layout.check_request(length, prefill_chunk)
+    host_budget.require(layout.host_bytes)
+    return job
 
 
 def replay(model: ModelRunner, job: Job, progress: Progress, trace: Trace | None = None) -> Outcome:
-    """Run the three arms, and record the last in `trace`. ValueError if a request does not fit into the small pools
-    even with HiSparse."""
+    """Run the three arms, and record the last in `trace`."""
     resident, resident_figures = _run("resident", model, job, job.full_residency_bytes, 0, progress)
     figures, unfit = {"resident": resident_figures}, {}
     try:

@@ -33,7 +33,7 @@ def read_trace(path: Path, count: int) -> list[TraceRequest]:
             for number, line in enumerate(lines, start=1):
                 if len(requests) == count:
                     break
-                requests.append(_parse(line, f"{path}, line {number}"))
+                requests.append(_parse(line, f"trace {path}, line {number}"))
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"trace {path} cannot be read: {error}") from error
     if len(requests) < count:

@@ -21,7 +21,7 @@ class KVPool:
     a masked entry may be pointed at it, and garbage there could be a NaN.
 
     Raises `LayoutError` if `row_bytes` or `index_row_bytes` is no whole number of `dtype` elements, MemoryError if
-    the GPU has too little left.
+    the device has too little left.
     """
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
@@ -75,5 +75,5 @@ class KVPool:
 def _allocate(layout: Layout, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     try:
         return torch.empty(layout.device_bytes // dtype.itemsize, dtype=dtype, device=device)
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:  # of the CPU; a GPU's torch.OutOfMemoryError is one too
         raise MemoryError(f"the device pool does not fit: device_bytes={layout.device_bytes} on {device}") from error

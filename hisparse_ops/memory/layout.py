@@ -81,6 +81,10 @@ class ModelSpec:
             self.leaders[-1] < self.num_layers,
             f"leaders must be layers below num_layers={self.num_layers}, got {self.leaders[-1]}",
         )
+        _require(
+            self.slots < MAX_ROWS,
+            f"hot_slots, by default (max_query_len + 1) * top_k, must stay below {MAX_ROWS}, got {self.slots}",
+        )
         needed = self.max_query_len * self.top_k
         _require(
             self.slots >= needed,

@@ -42,17 +42,25 @@ class Store:
     def allocate(
         cls, layout: Layout, kv_pool: KVPool, host_pool: HostPool | None, state_rows: int, max_pages: int, pages: int
     ) -> Store:
-        """Tables and hot states for `state_rows` requests of `max_pages`, and a staging area of `pages`."""
+        """Tables and hot states for `state_rows` requests of `max_pages`, and a staging area of `pages`.
+
+        Raises MemoryError naming the sizes if the device has too little left."""
         device = kv_pool.device
         host = None if host_pool is None else host_pool.device_view() if device.type == "cuda" else host_pool.views
-        return cls(
-            layout,
-            kv_pool,
-            host,
-            PageTables(layout, state_rows, max_pages, device),
-            tuple(HotState.allocate(state_rows, layout.hot_slots, device) for _ in layout.units),
-            StagingArea(layout, kv_pool, host, pages),
-        )
+        try:
+            return cls(
+                layout,
+                kv_pool,
+                host,
+                PageTables(layout, state_rows, max_pages, device),
+                tuple(HotState.allocate(state_rows, layout.hot_slots, device) for _ in layout.units),
+                StagingArea(layout, kv_pool, host, pages),
+            )
+        except RuntimeError as error:  # as in `KVPool`
+            raise MemoryError(
+                f"tables and hot slots do not fit on {device}: state_rows={state_rows}, max_pages={max_pages}, "
+                f"hot_slots={layout.hot_slots}, staging_pages={pages}"
+            ) from error
 
     @property
     def device(self) -> torch.device:

@@ -163,6 +163,8 @@ def test_pools_stay_within_their_budgets(spec: ModelSpec, device_bytes: int, hos
         ({"max_query_len": 0}, "max_query_len"),
         ({"hot_slots": 2047}, "hot_slots must be at least max_query_len \\* top_k = 2048"),
         ({"hot_slots": 4096, "max_query_len": 3}, "hot_slots"),
+        ({"hot_slots": 2**31}, "hot_slots, .*, must stay below 2147483648"),
+        ({"top_k": 2**30}, r"hot_slots, by default \(max_query_len \+ 1\) \* top_k, must stay below 2147483648"),
         ({"num_layers": 56}, "leaders must be layers below num_layers=56"),
     ],
 )

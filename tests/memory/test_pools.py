@@ -30,6 +30,13 @@ def layout_of(block_size: int = 16, leaders: tuple[int, ...] = (0, 1, 2, 5), hos
     return plan_layout(spec, 11 * roomy.block_bytes, host_blocks * roomy.host_block_bytes)
 
 
+def test_a_device_pool_that_does_not_fit_is_refused_by_name() -> None:
+    beyond_any_machine = 2**60
+    spec = ModelSpec(1, (0,), row_bytes=2**30, index_row_bytes=4)
+    with pytest.raises(MemoryError, match=f"device_bytes={beyond_any_machine} on cpu"):
+        KVPool(plan_layout(spec, beyond_any_machine, 0), torch.float32)
+
+
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_allocation_takes_exactly_what_the_layout_says(data: st.DataObject) -> None:

@@ -129,6 +129,11 @@ def test_a_size_below_its_least_is_refused_by_name(rig: Rig, changes: dict[str, 
         Worker(rig.layout, rig.kv_pool, rig.host_pool, **sizes)
 
 
+def test_tables_that_do_not_fit_are_refused_by_name(rig: Rig) -> None:
+    with pytest.raises(MemoryError, match=r"on cpu: state_rows=2, max_pages=1152921504606846976, .*staging_pages=3"):
+        Worker(rig.layout, rig.kv_pool, rig.host_pool, state_rows=2, max_pages=2**60, staging_pages=3)
+
+
 def test_pools_of_another_layout_or_dtype_are_refused_by_name(rig: Rig) -> None:
     other = Rig(block_size=64)
     with pytest.raises(ValueError, match="kv_pool"):
