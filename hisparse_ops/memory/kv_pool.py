@@ -72,8 +72,13 @@ class KVPool:
         )
 
 
+def out_of_memory(device: torch.device) -> type[RuntimeError]:
+    """What torch raises when `device` has too little left. For the CPU it has no error of its own."""
+    return RuntimeError if device.type == "cpu" else torch.OutOfMemoryError
+
+
 def _allocate(layout: Layout, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     try:
         return torch.empty(layout.device_bytes // dtype.itemsize, dtype=dtype, device=device)
-    except RuntimeError as error:  # of the CPU; a GPU's torch.OutOfMemoryError is one too
+    except out_of_memory(device) as error:
         raise MemoryError(f"the device pool does not fit: device_bytes={layout.device_bytes} on {device}") from error

@@ -4,7 +4,7 @@ and benchmarks.
 | file       | holds                                                                        |
 |------------|------------------------------------------------------------------------------|
 | config.py  | its sizes, and the memory layout they need                                   |
-| kv.py      | what its layers ask of a KV cache                                            |
+| kv.py      | what models ask of a KV cache                                                |
 | layers.py  | latent attention, indexer, MLP: one layer                                    |
 | decoder.py | the layers, one after the other                                              |
 | runner.py  | one request a pass, on the engine's `SparseKV`                               |

@@ -1,4 +1,4 @@
-"""What the decoder's layers ask of a KV cache while N new tokens are computed."""
+"""What models ask of a KV cache while N new tokens are computed."""
 
 from __future__ import annotations
 
@@ -36,3 +36,23 @@ class KV(Protocol):
 
     def context_rows(self, layer: int) -> Tensor:
         """[C, width]: every row of a layer, in order of position."""
+
+
+class SparseKV(KV, Protocol):
+    """The cache of one request, in one forward pass of `length` new tokens at positions `start .. context - 1`."""
+
+    @property
+    def start(self) -> int:
+        """Position of the first new token = tokens that are already cached."""
+
+    @property
+    def length(self) -> int:
+        """New tokens of this pass: N."""
+
+    @property
+    def context(self) -> int:
+        """`start + length`: C."""
+
+    @property
+    def top_k(self) -> int:
+        """Positions that a query attends to, at most."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,9 +10,7 @@ from torch import Tensor
 from hisparse_ops.memory.layout import ModelSpec
 from hisparse_ops.models.config import DecoderConfig
 from hisparse_ops.models.decoder import Decoder
-
-if TYPE_CHECKING:
-    from hisparse_ops.worker import SparseKV
+from hisparse_ops.models.kv import SparseKV
 
 
 @dataclass(frozen=True)

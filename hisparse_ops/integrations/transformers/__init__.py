@@ -1,14 +1,13 @@
 """Hugging Face transformers models that decode from a HiSparse KV cache.
 
     model = load("smollm2")
-    logits = model.forward(kv, tokens)        # kv: a SparseKV of `model.spec`'s layout
+    logits = model.forward(kv, tokens)        # kv: a `models.kv.SparseKV` of `model.spec`'s layout
 
 Everything goes through the extension points of transformers: an attention function, a mask function
 and a cache. No model code is replaced.
 
 | file | holds |
 |---|---|
-| sparse_kv.py | the protocol of the cache that a forward pass is handed |
 | cache.py | that cache as a transformers `Cache`, layer by layer |
 | attention.py | the attention function: select at leaders, then attend to the selected rows |
 | models.py | the models that `load` knows, and the layout they need |

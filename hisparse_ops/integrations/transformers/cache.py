@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
-from hisparse_ops.integrations.transformers.sparse_kv import SparseKV
+from hisparse_ops.models.kv import SparseKV
 
 LAYER_ARGUMENT = "sparse_layer"  # the attention function's keyword for the SparseLayer it works on
 

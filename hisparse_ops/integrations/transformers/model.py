@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from hisparse_ops.integrations import require_transformers
-from hisparse_ops.integrations.transformers.sparse_kv import SparseKV
 from hisparse_ops.memory.layout import ModelSpec
+from hisparse_ops.models.kv import SparseKV
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
