@@ -20,11 +20,14 @@ import pytest
 
 from hisparse_ops.control import Coordinator, CoordinatorConfig
 from hisparse_ops.control.types import Limits, RankReport, Scheduled
+from hisparse_ops.memory.layout import WINDOW_EXTRA_PAGES
 
 REQUESTS = 256
 BLOCK = 64
 CHUNK = 1024
-GROUPS = 15
+GROUPS, INDEXER_GROUPS = 15, 4
+HOT_BLOCKS = 64  # of a hot region, in each group
+ROOMY = 1.2  # times what is needed: no page has to move
 HISTORIES = (50_000, 100_000, 200_000)
 STEPS = 4 * BLOCK
 TARGET_MS = 2.0
@@ -36,8 +39,8 @@ class Shape:
     host_blocks: int
     block_size: int = BLOCK
     num_groups: int = GROUPS
-    num_indexer_groups: int = 4
-    hot_blocks: int = 64
+    num_indexer_groups: int = INDEXER_GROUPS
+    hot_blocks: int = HOT_BLOCKS
 
 
 class Decode:
@@ -46,10 +49,11 @@ class Decode:
 
     def __init__(self, history: int, moved: bool = False) -> None:
         pages = -(-(history + 4 * STEPS) // BLOCK) + 1
-        blocks = int(REQUESTS * pages * (GROUPS + 4) * 1.2)
+        blocks = int(REQUESTS * pages * (GROUPS + INDEXER_GROUPS) * ROOMY)
         if moved:
-            window = CHUNK // BLOCK + 3
-            blocks = REQUESTS * (pages * 4 + GROUPS * (64 + window)) + GROUPS * 64 + 1
+            window = CHUNK // BLOCK + WINDOW_EXTRA_PAGES
+            hot_region = GROUPS * HOT_BLOCKS
+            blocks = REQUESTS * (pages * INDEXER_GROUPS + GROUPS * window + hot_region) + hot_region + 1
         config = CoordinatorConfig(max_requests=REQUESTS, max_pages=pages, spill_budget=CHUNK)
         self.control = Coordinator(Shape(blocks, REQUESTS * pages + 1), config)
         self.names = [f"request {i}" for i in range(REQUESTS)]

@@ -23,6 +23,7 @@ from hisparse_ops.worker.worker import Worker
 
 TOP_K = 8
 CONTEXT = 112
+PLENTY = 1 << 24  # bytes that any of these models plans with
 
 
 def prompts(count: int, length: int, shared: int = 0, seed: int = 0) -> list[tuple[int, ...]]:
@@ -37,14 +38,14 @@ def model(block_size=16, dtype=torch.float32, hot=2) -> ToyModel:
 
 def small_layout(toy: ToyModel, requests: float, chunk: int, host_tokens: int = 64 * CONTEXT):
     """Device blocks for `requests` times what one request needs at least with its history on the host."""
-    anything = plan_layout(toy.spec, 1 << 24, 1 << 24)
+    anything = plan_layout(toy.spec, PLENTY, PLENTY)
     blocks = int(requests * anything.reserve_blocks(CONTEXT, chunk)) + 1
     pages = anything.pages(host_tokens) + 1
     return plan_layout(toy.spec, blocks * anything.block_bytes, pages * anything.host_block_bytes)
 
 
 def resident_layout(toy: ToyModel):
-    return plan_layout(toy.spec, 1 << 24, 0)
+    return plan_layout(toy.spec, PLENTY, 0)
 
 
 def start(toy: ToyModel, layout, chunk: int, max_requests: int = 8) -> Engine:
@@ -95,7 +96,7 @@ def test_a_request_larger_than_the_device_pool_decodes_to_the_end():
     request = Request("long", prompts(1, 360)[0], 20)
     config = EngineConfig(max_requests=1, max_context=384, prefill_chunk=chunk)
     want = Request("long", request.prompt, 20)
-    anything = plan_layout(toy.spec, 1 << 24, 1 << 24)
+    anything = plan_layout(toy.spec, PLENTY, PLENTY)
     blocks = anything.reserve_blocks(request.max_tokens, chunk) + 1
     assert anything.request_blocks(request.max_tokens) > 3 * blocks
     small = plan_layout(toy.spec, blocks * anything.block_bytes, 1 << 20)
@@ -121,7 +122,7 @@ def test_more_requests_run_at_once_than_fit_resident():
 def test_resident_pool_that_runs_full_preempts_and_the_logits_do_not_change():
     toy, chunk = model(block_size=4), 8
     requests = [Request(str(i), p, 40) for i, p in enumerate(prompts(4, 24))]
-    anything = plan_layout(toy.spec, 1 << 24, 0)
+    anything = plan_layout(toy.spec, PLENTY, 0)
     blocks = 2 * anything.request_blocks(64) + anything.request_blocks(12) + 1
     layout = plan_layout(toy.spec, blocks * anything.block_bytes, 0)
     figures = decode(toy, layout, requests, chunk).figures()
@@ -133,7 +134,7 @@ def test_host_pool_of_the_prompts_plus_three_pages_finishes_all():
     """Growth waits or preempts; published pages of the preempted are found again."""
     toy, chunk, block = model(block_size=4), 8, 4
     requests = [Request(str(i), p, 40) for i, p in enumerate(prompts(4, 24))]
-    anything = plan_layout(toy.spec, 1 << 24, 1 << 24)
+    anything = plan_layout(toy.spec, PLENTY, PLENTY)
     pages = 4 * (24 // block) + 3 + 1
     layout = plan_layout(toy.spec, 1 << 20, pages * anything.host_block_bytes)
     figures = decode(toy, layout, requests, chunk).figures()
@@ -267,7 +268,7 @@ def one_long_among_short() -> list[Request]:
 
 def layout_of(toy: ToyModel, share: float):
     """A device pool of `share` times one fully resident request."""
-    anything = plan_layout(toy.spec, 1 << 24, 1 << 24)
+    anything = plan_layout(toy.spec, PLENTY, PLENTY)
     blocks = int(share * anything.request_blocks(CONTEXT))
     return plan_layout(toy.spec, blocks * anything.block_bytes, 1 << 22)
 
