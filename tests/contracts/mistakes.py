@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from contracts.__main__ import SECONDS, TOPICS
+from contracts.__main__ import PATHS, TOPICS
 from contracts.checker import BROKEN, check, contracts_of
 from contracts.without_torch import bare_package
 
@@ -121,7 +121,7 @@ def noticed(mistake: Mistake) -> bool:
         file.write_text(source.replace(mistake.right, mistake.wrong))
         package.__path__ = [folder]
         topic, name = mistake.contract.split(".")
-        return check(getattr(import_module(f"contracts.{topic}"), name), SECONDS).word == BROKEN
+        return check(getattr(import_module(f"contracts.{topic}"), name), PATHS).word == BROKEN
 
 
 def contract_names(topic: str) -> list[str]:

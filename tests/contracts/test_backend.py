@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from contracts import capacity, ranges, rows, wrong
 from hypothesis import given, settings
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 LARGE = 1 << 40
 counts = st.integers(0, LARGE)
 sizes = st.integers(1, 1 << 12)
-solved = settings(backend="crosshair", deadline=None, database=None, max_examples=20)
+LONG = timedelta(minutes=1)  # the solver has it as well: else a second, which a busy machine may need
+solved = settings(backend="crosshair", deadline=LONG, database=None, max_examples=20)
 
 
 @solved
