@@ -48,8 +48,8 @@ def patched(mutant: Mutant, source: str) -> str:
     return source.replace(mutant.old, mutant.new)
 
 
-def run(mutant: Mutant | None, seeds: list[int], seconds: float = SECONDS) -> list[Outcome]:
-    """The outcome for each seed; `None` runs the control plane as it is."""
+def run(mutant: Mutant | None, seeds: list[int], seconds: float = SECONDS, only: str = "") -> list[Outcome]:
+    """The outcome for each seed; `None` runs the control plane as it is. With `only`, a walk in that world is all."""
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "hisparse_ops"
         shutil.copytree(CONTROL, package / "control", ignore=shutil.ignore_patterns("__pycache__"))
@@ -58,9 +58,8 @@ def run(mutant: Mutant | None, seeds: list[int], seconds: float = SECONDS) -> li
             file = package / "control" / mutant.file
             file.write_text(patched(mutant, file.read_text()))
         path = [folder, str(ROOT / "tests"), str(ROOT)]
-        code = (
-            f"import sys; sys.path[:0] = {path!r}; from mutants.runner import walk_all; walk_all({seeds!r}, {seconds})"
-        )
+        walks = f"walk_all({seeds!r}, {seconds}, {only!r})"
+        code = f"import sys; sys.path[:0] = {path!r}; from mutants.runner import walk_all; {walks}"
         command = [sys.executable, "-c", code]
         patience = 60 + PATIENCE * seconds * len(seeds)
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=patience)
@@ -82,24 +81,24 @@ def _fails(test: str, folder: str) -> bool:
     return subprocess.run(command, capture_output=True, env=environment, cwd=folder).returncode == TESTS_FAILED
 
 
-def walk_all(seeds: list[int], seconds: float) -> None:
+def walk_all(seeds: list[int], seconds: float, only: str) -> None:
     """In the mutant's process: a line of JSON for each seed."""
     for seed in seeds:
-        print(json.dumps(asdict(_walk(seed, seconds))), flush=True)
+        print(json.dumps(asdict(_walk(seed, seconds, only))), flush=True)
 
 
-def _walk(seed: int, seconds: float) -> Outcome:
+def _walk(seed: int, seconds: float, only: str) -> Outcome:
     """Round after round through all worlds, until something is wrong or time is up."""
     from protocol.play import SETUPS, play
 
     start, steps, attempt = time.process_time(), 0, 0
     while True:
-        for name, setup in SETUPS.items():
+        for name in [only] if only else SETUPS:
             left = seconds - (time.process_time() - start)
-            story = play(setup, 1000 * seed + attempt, STEPS, seconds=left)
+            story = play(SETUPS[name], 1000 * seed + attempt, STEPS, seconds=left)
             steps += len(story.actions)
             spent = time.process_time() - start
-            if story.wrong or spent >= seconds:
+            if story.wrong or spent >= seconds or only:
                 return Outcome(seed, judge_of(story.wrong), name if story.wrong else "", steps, round(spent, 2))
         attempt += 1
 

@@ -17,6 +17,12 @@ QUICK = [
     "a capacity query has a side effect",
 ]
 
+# Faults that need a rare situation, and the world that is made for it.
+RARE = {
+    "an import that lands on the host is not told": "imports",
+    "a short mirror taints the first page only": "short mirrors",
+}
+
 
 def test_every_patch_fits_its_file():
     assert len(MUTANTS) >= 40
@@ -62,3 +68,10 @@ def test_a_patch_that_fits_nowhere_is_named():
 def test_a_mutant_dies(name):
     [outcome] = run(next(mutant for mutant in MUTANTS if mutant.name == name), [1], seconds=30)
     assert outcome.killed_by, f"{name} survived {outcome.steps} steps"
+
+
+@pytest.mark.parametrize(("name", "world"), RARE.items())
+def test_a_world_meets_what_it_is_made_for(name, world):
+    """Else ten seconds of walks, in all worlds, miss it on some seeds."""
+    outcomes = run(next(mutant for mutant in MUTANTS if mutant.name == name), list(range(20)), seconds=30, only=world)
+    assert sum(bool(outcome.killed_by) for outcome in outcomes) >= 10

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from protocol.choices import landing_moods
 from protocol.rules import (
     free_ids,
     free_slots,
@@ -34,6 +35,7 @@ WEIGHTS = {
 }  # fmt: skip
 AT_THE_END = 12  # how much more often a request ends that can grow no more
 IN_VAIN = 0.1  # how often somebody asks to be admitted where no state row is free
+BROKEN_OFF = 0.1  # how often a transport ends before it has brought everything
 OUT_OF_ORDER = 0.3  # of the reports that are delivered, how many are not the oldest
 FAILED, SKIPPED = 0.03, 0.02  # of the steps, how many have a copy that fails; of the passes, a row not mirrored
 REPEATED = 0.15  # of the reports that are delivered, how many come again
@@ -84,7 +86,7 @@ def _admission(world: World, draw: random.Random, ids: list[str], slots: list[in
     most = world.bounds.pages * world.bounds.rows
     prompt = draw.randint(1, most)
     reuse = draw.choice([None, None, None, draw.randint(0, prompt)])
-    return ("admit", draw.choice(ids), draw.choice(slots), prompt, reuse, *draw.choice(world.moods()))
+    return ("admit", draw.choice(ids), draw.choice(slots), prompt, reuse, *draw.choice(landing_moods(world)))
 
 
 def _step(world: World, draw: random.Random) -> Action:
@@ -105,7 +107,7 @@ def _imports(world: World, draw: random.Random) -> list[Action]:
     for name, player in world.players.items() if world.bounds.imports else ():
         if may_import(world, player):
             tokens = draw.randint(player.computed + 1, player.prompt)
-            actions.append(("import_begin", name, tokens, *draw.choice(world.moods())))
+            actions.append(("import_begin", name, tokens, *draw.choice(landing_moods(world))))
     for name in world.arrivals:
         if may_write(world, name):
             actions.append(("import_write", name))
@@ -140,6 +142,8 @@ def _zeal(world: World, action: Action) -> float:
         return 1 if world.c._state.free_rows else IN_VAIN
     if action[0] in ("finish", "abort"):
         return AT_THE_END if world.players[action[1]].computed == world.bounds.pages * world.bounds.rows else 1
+    if action[0] == "import_end":
+        return 1 if is_whole(world, action[1]) else BROKEN_OFF
     return 1
 
 
@@ -173,7 +177,7 @@ _COMMON = Bounds(
     requests=8, pages=9, rows=1, shared=5, keys=1, mirror=True, transfers=10_000, one_action_pages=False, steps=2
 )
 _TWO_ROWS = replace(_COMMON, rows=2, pages=8, gpu=30, host=22, faults=True)
-_BUSY_IMPORTS = {"import_begin": 20, "import_end": 2, "finish": 4, "preempt": 4, "abort": 10}
+_BUSY_IMPORTS = {"import_begin": 20, "import_write": 5, "import_end": 5, "finish": 4, "preempt": 4, "abort": 10}
 _UNREST = dict.fromkeys(("lose", "stranger", "reset", "restart", "preempt", "skip", "fail"), 5)
 # Pools just large enough for what admission promises. Each world is made for a kind of trouble.
 SETUPS = {
@@ -191,7 +195,7 @@ SETUPS = {
     ),
     "short mirrors": Setup(
         replace(_COMMON, pages=10, gpu=37, host=22, faults=True, drafts=True), live=2, step_rows=3, overdue_after=8,
-        moods=True, often={"skip": 12, "fail": 0, "finish": 2, "abort": 10},
+        moods=True, often={"skip": 20, "fail": 0, "finish": 0.5, "seal": 3, "arrive": 2, "deliver": 2},
     ),
     "short of host": Setup(
         replace(_COMMON, shared=0, gpu=60, host=16), live=2, moods=True, often={"finish": 6},
