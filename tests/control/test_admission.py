@@ -30,6 +30,20 @@ def test_what_a_request_is_charged(tokens: int, step: int, charge: Charge) -> No
     assert ledger().charge_of(Limits(tokens, step)) == charge
 
 
+def test_every_indexer_group_is_charged_for() -> None:
+    books = AdmissionLedger(Shape(num_indexer_groups=2), config())
+    assert books.charge_of(Limits(80, 8)) == Charge(2 * 20 + 4 + 2 * (2 + 1 + 2), True)
+
+
+@pytest.mark.parametrize("short", [0, 1], ids=["enough", "one block short"])
+def test_a_second_movable_request_leaves_a_region_to_move_with(short: int) -> None:
+    limits = Limits(80, 8)  # charged 34
+    books = AdmissionLedger(Shape(num_blocks=1 + 34 + 34 + 4 - short), config())
+    books.movable, books.charged = 1, 34
+    answer = books.refusal(limits, 8, gpu_free=60, host_free=60, host_shared=0)
+    assert answer == (Refused(RefusalReason.GPU_BLOCKS, 34, 33) if short else None)
+
+
 def test_without_a_host_tier_nobody_moves() -> None:
     assert ledger(host_tier=False).charge_of(Limits(80, 8)) == Charge(60, False)
 
@@ -47,7 +61,7 @@ def candidate(frees: int, costs: int) -> Candidate:
 
 def test_the_watermark() -> None:
     """Pressure = free < max(hot region, blocks // 10)."""
-    assert WatermarkPolicy(60, 4, 10).mark == 6 and WatermarkPolicy(60, 24, 10).mark == 24
+    assert WatermarkPolicy(69, 4, 10).mark == 6 and WatermarkPolicy(60, 24, 10).mark == 24
     policy = WatermarkPolicy(60, 4, 10)
     assert [policy.pressure(free) for free in (5, 6)] == [True, False]
 
@@ -55,6 +69,7 @@ def test_the_watermark() -> None:
 def test_coming_back_takes_more_room_than_staying() -> None:
     policy = WatermarkPolicy(60, 4, 10)
     assert policy.room(30, 20) and not policy.room(29, 20)
+    assert WatermarkPolicy(70, 1, 10).return_mark == 7 + 3
     assert not policy.pressure(29 - 20), "between the marks nothing moves either way"
 
 

@@ -25,7 +25,7 @@ def steps(engine: FakeEngine, count: int, rows: int = 4) -> None:
 
 def test_fault_18_a_request_grows_one_token_at_a_time() -> None:
     engine = FakeEngine()
-    engine.admit("a", prompt(1, 14), prompt=1)
+    engine.admit("a", prompt(1, 14), prompt=1, step=1)
     usable = engine.c.snapshot().gpu_usable
     for tokens in range(1, 15):
         engine.plan({"a": 1})
@@ -237,23 +237,28 @@ def test_a_refused_extension_changes_nothing(scarce: str) -> None:
     assert engine.c.extend("a", 8) == Extended(1)
     before = engine.c.snapshot()
     reason = RefusalReason.GPU_BLOCKS if scarce == "gpu" else RefusalReason.HOST_BLOCKS
-    assert engine.c.extend("b", 12) == Refused(reason, 6 if scarce == "gpu" else 2, 3 if scarce == "gpu" else 1)
+    refused = Refused(reason, 6 if scarce == "gpu" else 2, 3 if scarce == "gpu" else 1)
+    assert [engine.c.extend("b", 12) for _ in range(2)] == [refused] * 2
     after = engine.c.snapshot()
-    assert after.totals.refusals == {reason: 1}
+    assert after.totals.refusals == {reason: 2}
     assert replace(after, totals=before.totals) == before
     assert engine.c.extend("b", 8) == Extended(1)
 
 
 def test_growth_within_the_last_page_takes_nothing() -> None:
     engine = FakeEngine()
+    engine.admit("movable", prompt(2, LONG), prompt=4)
     engine.admit("a", prompt(1, 9), prompt=1)
     assert engine.c.extend("a", 1) == Extended(1)
+    held = engine.c._state.gpu.lease(engine.c._state.gpu.free)
     assert [engine.c.extend("a", tokens) for tokens in (2, 3, 4)] == [Extended(0)] * 3
+    engine.c._state.gpu.release(held)
     assert engine.c.extend("a", 5) == Extended(1)
 
 
 def test_without_a_host_tier_everything_is_resident_or_refused() -> None:
-    engine = FakeEngine(Shape(num_blocks=31, host_blocks=1), config(host_tier=False))
+    engine = FakeEngine(Shape(num_blocks=31), config(host_tier=False))
+    assert engine.c.snapshot().host_usable == 0, "whatever the layout has"
     assert engine.admit("a", prompt(1, 40), prompt=8).ok
     assert engine.admit("b", prompt(2, 36), prompt=8).ok
     assert engine.admit("c", prompt(3, 28), prompt=28) == Refused(RefusalReason.GPU_BLOCKS, 21, 18)
@@ -275,18 +280,26 @@ def test_without_a_host_tier_growth_takes_nothing_that_was_promised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "tokens"), [(Limits(200, 8), 4), (Limits(64, 8), 4)], ids=["longer than a table row", "than the host"]
+    ("shape", "limits", "needed", "available"),
+    [
+        (Shape(), Limits(160, 8), 40, 39),
+        (Shape(host_blocks=20), Limits(80, 8), 20, 19),
+        (Shape(num_blocks=63), Limits(84, 84), 63, 62),
+    ],
+    ids=["longer than a table row", "than the host", "than the GPU"],
 )
-def test_what_can_never_fit_is_too_large(limits: Limits, tokens: int) -> None:
-    control = Coordinator(Shape(num_blocks=201, host_blocks=16), config(max_pages=40))
-    answer = control.admit("a", (), tokens, limits)
-    assert not answer.ok and answer.reason is RefusalReason.TOO_LARGE
+def test_what_can_never_fit_is_too_large(shape: Shape, limits: Limits, needed: int, available: int) -> None:
+    answer = Coordinator(shape, config(max_pages=39)).admit("a", (), 4, limits)
+    assert answer == Refused(RefusalReason.TOO_LARGE, needed, available)
 
 
 def test_more_requests_than_state_rows() -> None:
     control = Coordinator(Shape(), config(max_requests=2))
     assert [control.admit(f"r{i}", (), 4, Limits(8, 8)).ok for i in range(3)] == [True, True, False]
     assert control.admit("r3", (), 4, Limits(8, 8)) == Refused(RefusalReason.NO_STATE_ROW, 1, 0)
+    assert control.admit("r3", (), 4, Limits(80, 64)) == Refused(RefusalReason.NO_STATE_ROW, 1, 0), "the first reason"
+    too_large = control.admit("r3", (), 4, Limits(84, 64))
+    assert too_large == Refused(RefusalReason.TOO_LARGE, 63, 60), "no row would help"
     assert control.admit("r1", (), 4, Limits(8, 8)) == Refused(RefusalReason.DUPLICATE, 1, 0)
     control.preempt("r0")
     assert control.admit("r3", (), 4, Limits(8, 8)).ok
@@ -376,31 +389,3 @@ def test_bad_arguments_are_named_and_change_nothing(call: object, message: str) 
 def test_settings_that_make_no_sense(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**changes)
-
-
-def test_pages_of_moved_requests_that_are_clean_can_be_reclaimed() -> None:
-    engine = FakeEngine(Shape(num_blocks=201))
-    engine.admit("a", list(range(80)), prompt=4)
-    engine.run("a", until=40)
-    engine.settle(2)
-    free = engine.c.snapshot().gpu_blank + engine.c.snapshot().gpu_readable
-    assert engine.c.reclaimable() == free, "a resident request gives up nothing"
-    engine.c._residency.grant_hot(engine.c._state.live["a"])
-    hot, clean = 4, engine.c.snapshot().pages["clean-pinned"] - 2
-    assert clean == 8 and engine.c.reclaimable() == free - hot + 2 * clean
-
-
-def test_totals_count_each_thing_once() -> None:
-    engine = FakeEngine(Shape(num_blocks=201))
-    for name in ("a", "b"):
-        engine.admit(name, list(range(41)), prompt=41)
-        engine.run(name)
-        engine.settle(2)
-    totals = engine.c._state.totals
-    assert totals.spilled_pages == totals.published_pages == totals.adopted_pages == 10
-    for name in ("a", "b"):
-        engine.c._residency.grant_hot(engine.c._state.live[name])
-    assert totals.moved_requests == 2
-    engine.step()
-    engine.step()
-    assert totals.returned_requests == 2

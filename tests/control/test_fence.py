@@ -56,19 +56,22 @@ def test_steps_done_out_of_order_release_nothing_early(fence: Fence, gpu: GpuPoo
     assert gpu.free == 4
 
 
-def test_a_resting_lease_that_is_adopted_and_given_up_again_waits_for_the_later_step(
-    fence: Fence, gpu: GpuPool
+def test_what_rests_and_is_shared_and_given_up_again_waits_for_the_later_step(
+    fence: Fence, gpu: GpuPool, host: HostPool
 ) -> None:
-    lease = gpu.lease(2)
+    lease, block = gpu.lease(2), host.lease()
     fence.planned(0)
     fence.release_gpu(lease)
+    fence.release_host(block)
     gpu.share(lease)
+    host.share(block)
     fence.planned(1)
     fence.release_gpu(lease)
+    fence.release_host(block)
     fence.done(0)
-    assert gpu.free == 2, "step 1 may still read it"
+    assert gpu.free == 2 and host.free == 3, "step 1 may still read them"
     fence.done(1)
-    assert gpu.free == 4
+    assert gpu.free == 4 and host.free == 4
 
 
 def test_only_the_last_reference_rests(fence: Fence, gpu: GpuPool) -> None:

@@ -74,6 +74,9 @@ def test_a_free_lease_that_nobody_reads_any_more_becomes_blank() -> None:
         pool.share(lease)
     with pytest.raises(ControlError, match="nothing to watch"):
         pool.watch(lease, reader)
+    unread = pool.lease(1)
+    pool.release(unread)
+    assert not unread.whole, "nobody ever read it"
 
 
 def test_counts_never_go_negative() -> None:
@@ -101,3 +104,9 @@ def test_stale_queue_entries_do_not_pile_up() -> None:
 def test_refuses_a_wrong_order(order: list[int]) -> None:
     with pytest.raises(ValueError, match="order: expected 3 distinct blocks"):
         GpuPool(4, order)
+
+
+def test_the_null_block_alone_is_a_pool() -> None:
+    assert GpuPool(1).usable == 0
+    with pytest.raises(ValueError, match="num_blocks: expected at least the null block, got 0"):
+        GpuPool(0)

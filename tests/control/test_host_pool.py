@@ -88,3 +88,17 @@ def test_an_empty_pool_says_so(pool: HostPool) -> None:
         pool.lease()
     with pytest.raises(ControlError, match="none free"):
         pool.lease()
+
+
+@pytest.mark.parametrize(
+    "order", [[1, 2], [1, 2, 2], [1, 2, 3, 3], [0, 1, 2]], ids=["short", "repeated", "one too many", "null block"]
+)
+def test_refuses_a_wrong_order(order: list[int]) -> None:
+    with pytest.raises(ValueError, match="order: expected 3 distinct blocks"):
+        HostPool(4, lambda block, token_hash: None, order)
+
+
+def test_the_null_block_alone_is_a_pool() -> None:
+    assert HostPool(1, lambda block, token_hash: None).free == 0
+    with pytest.raises(ValueError, match="num_blocks: expected at least the null block, got 0"):
+        HostPool(0, lambda block, token_hash: None)

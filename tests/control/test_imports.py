@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from control.fake_engine import FakeEngine, Shape, Tokens, config
 from control.fake_worker import Faults
 
-from hisparse_ops.control import ControlError, Coordinator
+from hisparse_ops.control import ControlError
 from hisparse_ops.control.types import ImportStarted, RefusalReason, Refused, TransferKind
 
 SIZE = 4
@@ -105,7 +104,9 @@ def test_fault_53_pages_computed_anew_after_a_failed_import() -> None:
     engine = FakeEngine(Shape(num_blocks=201))
     begin(engine, 14)
     engine.transport("a", pages=1)
+    assert not engine.c.quiescent()
     engine.end_import("a", ok=False)
+    assert engine.c.quiescent()
     who = engine.live["a"]
     assert engine.c.computed_tokens("a") == 0
     engine.extend("a", 8)
@@ -248,6 +249,38 @@ def test_fault_45_a_landing_is_chosen_once(host_first: bool) -> None:
     engine.run("a")
 
 
+@pytest.mark.parametrize("short", [0, 1], ids=["enough", "one block short"])
+def test_an_import_lands_resident_if_all_of_it_fits_above_the_watermark(short: int) -> None:
+    engine = FakeEngine(Shape(num_blocks=201, num_indexer_groups=2))
+    engine.admit("a", list(range(90)), prompt=4)
+    blocks, mark, gpu = 9 * 4, 200 // 10, engine.c._state.gpu
+    held = gpu.lease(gpu.free - blocks - mark + short)
+    assert engine.begin_import("a", 9 * SIZE).ok
+    assert engine.c.is_host_readable("a") == bool(short)
+    gpu.release(held)
+
+
+@pytest.mark.parametrize(
+    ("length", "tokens", "needed", "reserve"),
+    [(20, 20, 5 * 4, 0), (90, 36, 9 * 2 + 2 + 4, 4)],
+    ids=["resident landing", "host landing"],
+)
+def test_an_import_is_refused_unless_all_its_blocks_are_there(
+    length: int, tokens: int, needed: int, reserve: int
+) -> None:
+    """On the host: index keys, the writable tail and a hot region, while another is kept to move with."""
+    engine = FakeEngine(Shape(num_blocks=201, num_indexer_groups=2))
+    engine.admit("a", list(range(length)), prompt=4)
+    engine.scarce()
+    gpu = engine.c._state.gpu
+    short = needed + reserve - 1
+    held, last = gpu.lease(gpu.free - short - 1), gpu.lease(1)
+    assert engine.begin_import("a", tokens) == Refused(RefusalReason.GPU_BLOCKS, needed, short)
+    gpu.release(last)
+    assert engine.begin_import("a", tokens).ok and gpu.free == reserve
+    gpu.release(held)
+
+
 def test_l4_two_imports_race_for_the_last_blocks() -> None:
     """Each takes all that it needs, or nothing: two cannot hold half of what both need."""
     engine = FakeEngine(Shape(num_blocks=61, host_blocks=13))
@@ -266,116 +299,6 @@ def test_l4_two_imports_race_for_the_last_blocks() -> None:
     engine.finish("a")
     engine.settle()
     assert engine.begin_import("b", 32).ok
-
-
-def with_published_prompt(engine: FakeEngine, tokens: int) -> None:
-    engine.admit("first", [*range(tokens), 99], prompt=tokens)
-    engine.run("first")
-    engine.finish("first")
-    engine.settle()
-
-
-@pytest.mark.parametrize("ranks", [((0,), (0,)), ((0, 1), (0,)), ((0, 1), (0, 1))], ids=["one", "shared", "private"])
-def test_a_published_tail_is_copied_on_write(ranks: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    engine = FakeEngine(Shape(num_blocks=201), config(ranks=ranks[0], writer_ranks=ranks[1]))
-    with_published_prompt(engine, 16)
-    engine.admit("a", [*range(16), *range(50, 60)], prompt=16)
-    started = engine.begin_import("a", 16)
-    assert [(page.page, page.host_block) for page in started.pages] == [(3, 0)], "its rows are here already"
-    engine.transport("a")
-    engine.end_import("a", ok=True, replay=1)
-    assert engine.c.is_importing("a"), "the copy is not acknowledged yet"
-    (copy,) = engine.plan().copies
-    source, destination = copy.source, copy.destination
-    assert engine.c._state.host.refs[source] == 1 and engine.c._state.host.refs[destination] == 2, "B10"
-    engine.execute_all()
-    acknowledgements = [report for report in engine.mail if report.copied]
-    assert len(acknowledgements) == len(ranks[0])
-    for report in acknowledgements[:-1] * 2:
-        engine.c.apply(report)
-    assert engine.c.is_importing("a") or len(ranks[0]) == 1
-    engine.deliver_all()
-    assert not engine.c.is_importing("a") and engine.c._state.host.refs[source] == 0
-    engine.run("a")
-    engine.check()
-
-
-@pytest.mark.parametrize("when", ["before the end", "after the end", "never"])
-def test_a_copy_on_write_that_fails_fails_the_import(when: str) -> None:
-    engine = FakeEngine(Shape(num_blocks=201), config(overdue_after=2))
-    with_published_prompt(engine, 16)
-    engine.admit("a", [*range(16), *range(50, 60)], prompt=16)
-    engine.begin_import("a", 16)
-    engine.transport("a")
-    engine.plan()
-    engine.execute_all(Faults(fail_copies=True))
-    if when == "never":
-        engine.mail.clear()
-    if when == "before the end":
-        engine.deliver_all()
-    engine.end_import("a", ok=True)
-    engine.deliver_all()
-    for _ in range(4):
-        engine.step()
-    assert not engine.c.is_importing("a") and engine.c.computed_tokens("a") == 12
-    assert engine.c.snapshot().quarantined == (when == "never")
-    engine.run("a")
-
-
-@pytest.mark.parametrize("again", [Coordinator.reset, lambda c: c.restart_rank(0)], ids=["reset", "restart"])
-def test_a_reset_waits_for_the_transport_but_not_for_the_copy_of_a_tail(again: Callable[[Coordinator], None]) -> None:
-    """The rank that is started anew is the one that would have acknowledged the copy."""
-    engine = FakeEngine(Shape(num_blocks=201))
-    with_published_prompt(engine, 16)
-    engine.admit("a", [*range(16), *range(50, 60)], prompt=16)
-    engine.begin_import("a", 16)
-    with pytest.raises(ControlError, match="end it first"):
-        again(engine.c)
-    engine.transport("a")
-    engine.end_import("a", ok=True, replay=1)
-    assert engine.c.is_importing("a"), "the copy is not acknowledged yet"
-    again(engine.c)
-    assert engine.c.quiescent()
-    engine.c.check()
-
-
-def test_s3_a_second_import_shares_nothing_above_a_page_that_is_not_published() -> None:
-    """The request's own first page is still on its way to be durable: nothing behind it can be one of its prefix."""
-    engine = FakeEngine(Shape(num_blocks=201))
-    with_published_prompt(engine, 16)
-    engine.admit("a", [*range(16), *range(50, 60)], prompt=16, reuse=0)
-    assert engine.begin_import("a", 4).pages[0].host_block == 0, "page 0 is copied from the published one"
-    engine.transport("a")
-    engine.end_import("a", ok=True)
-    engine.step()
-    engine.settle(1)
-    assert not engine.c.is_importing("a") and engine.c._state.live["a"].frontier == 0
-    engine.c.seal("a", 4)
-    started = engine.begin_import("a", 12)
-    assert [page.page for page in started.pages if page.host_block] == [1, 2], "each in a block of its own"
-    engine.transport("a")
-    engine.end_import("a", ok=True)
-    engine.check()
-    engine.run("a")
-
-
-def test_rows_that_are_here_already_are_not_brought_again() -> None:
-    """The host prefix is longer than that of the index keys: an import brings the keys alone."""
-    engine = FakeEngine(Shape(num_blocks=201))
-    with_published_prompt(engine, 16)
-    state = engine.c._state
-    second = state.prefix.get(Tokens("", list(range(16)), 16).hashes(16, SIZE)[1])
-    assert second is not None
-    state.key_copies.drop(second)
-    answer = engine.admit("a", [*range(16), *range(50, 60)], prompt=16)
-    assert answer.cached_tokens == 4
-    started = engine.begin_import("a", 15)
-    assert [(page.page, page.host_block) for page in started.pages] == [(1, 0), (2, 0), (3, 0)]
-    engine.transport("a")
-    engine.end_import("a", ok=True)
-    engine.settle(1)
-    assert engine.c.cached_tokens(engine.live["a"].hashes(16, SIZE)) >= 12, "unless what is missing is really restored"
-    engine.run("a")
 
 
 def test_s19_a_transport_waits_for_the_steps_that_may_still_read() -> None:
@@ -400,45 +323,3 @@ def test_an_import_comes_before_everything_else() -> None:
     plain.admit("a", list(range(20)), prompt=8)
     with pytest.raises(ControlError, match="needs the host tier"):
         plain.c.begin_import("a", 8)
-
-
-@pytest.mark.parametrize("leave", ["finish", "preempt"])
-def test_a_request_leaves_between_the_end_of_its_import_and_the_copy_of_its_tail(leave: str) -> None:
-    engine = FakeEngine(Shape(num_blocks=201))
-    with_published_prompt(engine, 16)
-    engine.admit("a", [*range(16), *range(50, 60)], prompt=16)
-    assert engine.begin_import("a", 16).ok
-    engine.transport("a")
-    engine.end_import("a", ok=True)
-    assert engine.c.is_importing("a")
-    getattr(engine, leave)("a")
-    engine.check()
-    engine.settle()
-    assert engine.c.quiescent() and engine.c.reclaimable() == engine.c.snapshot().gpu_usable
-    assert engine.admit("a", [*range(16), 50], prompt=17).ok, "its id is free again"
-
-
-def test_imports_take_no_more_than_they_need() -> None:
-    """The host blocks of pages that are here already are shared, but for the tail's."""
-    engine = FakeEngine(Shape(num_blocks=61, host_blocks=13))
-    with_published_prompt(engine, 16)
-    host = engine.c._state.host
-    engine.admit("a", list(range(16)), prompt=16, reuse=0)
-    held = [host.lease() for _ in range(len(list(host.blank_blocks())) - 1)]
-    assert engine.begin_import("a", 16).ok, "one block, for the tail"
-    assert host.free == 0 and held
-
-
-def test_an_overdue_copy_on_write_is_counted() -> None:
-    engine = FakeEngine(Shape(num_blocks=201), config(overdue_after=2))
-    with_published_prompt(engine, 16)
-    overdue = engine.c.snapshot().totals.overdue
-    engine.admit("a", [*range(16), *range(50, 60)], prompt=16)
-    assert engine.begin_import("a", 16).ok
-    engine.transport("a")
-    engine.end_import("a", ok=True)
-    for _ in range(4):
-        engine.plan()
-        engine.execute_all()
-        engine.mail.clear()
-    assert engine.c.snapshot().totals.overdue == overdue + 1 and not engine.c.is_importing("a")

@@ -81,6 +81,14 @@ def test_workers_hear_of_a_move_exactly_if_the_page_is_read_from_elsewhere(
     assert bool(changes.pages) == (read_from(before) != read_from(after))
 
 
+def test_a_page_that_is_taken_off_leaves_nothing_to_the_next_of_its_index(pages: RequestPages) -> None:
+    page_in(pages, S.CLEAN_PINNED)
+    pages[0].taint()
+    pages.pop()
+    again = pages.append(S.FRESH, HostBlock(1), Lease(()), None)
+    assert not again.tainted and pages.in_state[S.FRESH] == {0} and not pages.in_state[S.CLEAN_PINNED]
+
+
 def read_from(state: PageState) -> str:
     if state is S.IMPORT_HOLE:
         return "nowhere"

@@ -6,8 +6,9 @@ from itertools import product
 
 import pytest
 from control.fake_engine import FakeEngine, Shape, Tokens, config
+from control.fake_worker import Faults
 
-from hisparse_ops.control.types import Admitted, TransferKind
+from hisparse_ops.control.types import Admitted, Limits, RefusalReason, Refused, TransferKind
 
 PROMPT = list(range(24))  # six pages
 SIZE = 4
@@ -85,11 +86,64 @@ def test_a_hit_is_adopted_restored_or_read_from_the_host(lost: tuple[int, ...], 
     restores = [transfer for transfer in plan.transfers if transfer.kind is TransferKind.RESTORE]
     if resident:
         assert answer.adopted_pages == 6 - len(lost) and len(restores) == len(lost) and not plan.hot
+        assert all(restore.moves_data for restore in restores)
     else:
         assert answer.adopted_pages == 0 and not restores and len(plan.hot) == 1, "nobody pins a copy anyway"
     engine.execute_all()
     engine.deliver_all()
     engine.check()
+
+
+@pytest.mark.parametrize("short", [0, 1], ids=["enough", "one block short"])
+def test_a_hit_lands_resident_if_all_of_it_fits_above_the_watermark(short: int) -> None:
+    engine = published()
+    blocks, mark, gpu = 6 * 3, 200 // 10, engine.c._state.gpu
+    held = gpu.lease(gpu.free - blocks - mark + short)
+    answer = engine.admit("next", [*PROMPT, *range(200, 280)], prompt=25)
+    assert answer == Admitted(1, 24, 0 if short else 6) and engine.c.is_host_readable("next") == bool(short)
+    gpu.release(held)
+
+
+def test_a_hit_is_refused_unless_all_its_blocks_are_there() -> None:
+    """What a live request holds costs nothing, what is readable leaves the free queue, what is lost is restored."""
+    engine = published()
+    engine.admit("reader of page 0", [*PROMPT, 100], prompt=25, reuse=4)
+    lose(engine, "copies", 4, 5)
+    needed, gpu = 5 * 3, engine.c._state.gpu
+    held, last = gpu.lease(gpu.free - needed), gpu.lease(1)
+    assert engine.admit("next", [*PROMPT, 200], prompt=25) == Refused(RefusalReason.GPU_BLOCKS, needed, needed - 1)
+    gpu.release(last)
+    assert engine.admit("next", [*PROMPT, 200], prompt=25) == Admitted(2, 24, 4)
+    assert gpu.free == 0
+    gpu.release(held)
+
+
+@pytest.mark.parametrize(
+    ("more", "free", "then"),
+    [
+        (80, 6 * 2 + 4, "restored"),
+        (80, 6 * 2 + 3, "host-readable"),
+        (80, 4, "host-readable"),
+        (80, 3, "waits"),
+        (1, 6 * 2, "restored"),
+        (1, 6 * 2 - 1, "waits"),
+    ],
+)
+def test_how_a_hit_whose_restores_failed_is_helped(more: int, free: int, then: str) -> None:
+    """Its pages are restored if they fit beside the hot region that is kept while a request may have to be moved.
+    Else it reads them through that region, if it may be moved, and the region is there."""
+    engine = published()
+    lose(engine, "copies", *range(6))
+    engine.admit("next", [*PROMPT, *range(200, 200 + more)], prompt=25)
+    engine.plan()
+    engine.execute_all(Faults(fail_restores=True))
+    engine.deliver_all()
+    engine.c._state.gpu.lease(engine.c._state.gpu.free - free)
+    restores = len(engine.plan().transfers)
+    assert (restores, engine.c.is_host_readable("next")) == (6 * (then == "restored"), then == "host-readable")
+    engine.plan()
+    assert engine.c.is_readable("next") == (then != "waits")
+    assert engine.c.snapshot().totals.moved_requests <= 1, "one region is enough"
 
 
 def test_copies_that_somebody_pins_are_adopted_on_any_landing() -> None:
@@ -155,6 +209,43 @@ def test_b12_a_hit_that_is_handed_out_while_room_is_made_for_it() -> None:
     engine.check_s2()
     gpu.release(held)
     engine.run("next")
+
+
+def test_b12_what_is_left_of_a_hit_may_be_too_little() -> None:
+    """Its index keys are handed out, while its host blocks are still those of a request that has left."""
+    engine = FakeEngine(Shape(num_blocks=201, host_blocks=41))
+    engine.admit("first", [*PROMPT, *range(100, 108)], prompt=24, step=32)
+    engine.run("first", until=24, rows=32)
+    engine.step()
+    engine.plan({"first": 8})
+    engine.execute_all()
+    engine.mail.clear()
+    engine.finish("first")
+    engine.admit("a", list(range(300, 380)), prompt=4)
+    engine.run("a", until=76)
+    engine.step()
+    lose(engine, "copies", *range(6))
+    gpu, host = engine.c._state.gpu, engine.c._state.host
+    held = gpu.lease(gpu.free - 6)
+    blocks = [host.lease() for _ in range(host.free - 1)]
+    assert engine.c.can_admit(hashes(), 25, Limits(25, 8)) and engine.c.snapshot().requests["detached"] == 1
+    assert engine.admit("next", [*PROMPT, 200], prompt=25) == Refused(RefusalReason.HOST_BLOCKS, 5, 1)
+    gpu.release(held)
+    for block in blocks:
+        host.release(block)
+
+
+def test_nobody_is_moved_for_a_request_that_is_refused_all_the_same() -> None:
+    engine = published(FakeEngine(Shape(num_blocks=201), config(max_requests=1)))
+    lose(engine, "copies", *range(6))
+    engine.admit("a", list(range(300, 380)), prompt=4)
+    engine.run("a", until=76)
+    engine.step()
+    gpu = engine.c._state.gpu
+    held = gpu.lease(gpu.free - 6)
+    assert engine.admit("next", [*PROMPT, 200], prompt=25) == Refused(RefusalReason.NO_STATE_ROW, 1, 0)
+    assert not engine.c.is_host_readable("a")
+    gpu.release(held)
 
 
 def test_fault_51_a_reused_block_has_lost_its_hash() -> None:
@@ -289,5 +380,5 @@ def test_kv_copies_go_before_index_keys() -> None:
     engine.settle()
     state = engine.c._state
     blocks = [state.prefix.get(token_hash) for token_hash in hashes()]
-    assert sum(state.kv_copies.get(b) is not None for b in blocks if b) < 6
+    assert [b is not None and state.kv_copies.get(b) is not None for b in blocks] == [True] * 3 + [False] * 3
     assert engine.c.cached_tokens(hashes()) == 24

@@ -70,6 +70,7 @@ def test_fault_29_a_report_that_never_comes() -> None:
     engine.settle(70)
     snapshot = engine.c.snapshot()
     assert snapshot.quarantined == 4 and engine.c.quiescent(), "shown, and nobody waits for it"
+    assert snapshot.totals.overdue == 4
     taken = snapshot.gpu_usable - snapshot.gpu_blank - snapshot.gpu_readable
     assert taken == 4 * 2, "its blocks rest"
     assert snapshot.host_usable - snapshot.host_blank - snapshot.host_cached == 4
@@ -119,6 +120,7 @@ def test_a_restore_that_outlives_its_request(good: bool) -> None:
     engine.mail = [replace(report, completed=report.completed - restores) for report in engine.mail]
     engine.finish("b")
     engine.settle(2)
+    assert engine.c._pressure.coming() == 4 * 2, "what they are restored into"
     engine.c.apply(RankReport(0, 0, **{"completed" if good else "failed": restores}))
     engine.check()
     assert engine.c.quiescent() and engine.c.reclaimable() == engine.c.snapshot().gpu_usable
@@ -161,6 +163,9 @@ def test_enqueued_is_not_durable() -> None:
     spilling(engine)
     engine.deliver_all()
     assert hit(engine) == 0 and engine.c.snapshot().transfers[TransferKind.SPILL] == 4
+    assert {page.kv.refs for page in engine.c._state.live["a"].pages.table} == {1}, (
+        "but the blocks are the page's alone"
+    )
     engine.check()
     engine.copy_engines()
     engine.deliver_all()
@@ -178,14 +183,15 @@ def test_completed_is_not_durable_without_the_mirror_proof() -> None:
     engine.step()
     assert hit(engine) == 0
     for report in proof:
-        engine.c.apply(report)
-    assert hit(engine) == 16
+        engine.c.apply(replace(report, mirrored={**report.mirrored, 99: ()}))
+    assert hit(engine) == 16, "whatever else the report says"
     engine.check()
 
 
 def test_every_step_that_wrote_a_page_must_be_proven() -> None:
     engine = FakeEngine()
     engine.admit("a", [*PROMPT, 100], prompt=16, step=16)
+    engine.c.extend("a", 8)
     engine.plan({"a": 2})
     engine.execute_all()
     proof = [report for report in engine.mail if report.mirrored]
@@ -207,6 +213,15 @@ def test_s15_rows_that_were_not_mirrored_keep_their_page_from_the_host() -> None
     assert hit(engine) == 0, "S3: pages 0 and 1 share the short envelope, so nothing is published"
     assert engine.c.snapshot().tainted_pages == 2
     assert engine.c.snapshot().pages["clean-pinned"] == 7, "the other pages became durable all the same"
+
+
+@pytest.mark.parametrize("rows", [3, 4])
+def test_s15_a_page_that_the_step_does_not_write_is_not_in_doubt(rows: int) -> None:
+    engine = FakeEngine()
+    engine.admit("a", PROMPT, prompt=16)
+    engine.c.extend("a", 8)
+    engine.step({"a": rows}, unmirrored={"a": 1})
+    assert engine.c._state.live["a"].pages.tainted == {0}
 
 
 def test_a_page_known_to_be_unproven_is_not_spilled() -> None:
@@ -275,8 +290,8 @@ def test_fault_44_a_hot_region_between_enqueued_and_completed() -> None:
 def test_fault_46_the_last_request_ends_with_its_last_spill_pending() -> None:
     engine = FakeEngine()
     spilling(engine)
-    who = engine.live["a"]
-    engine.finish("a")
+    who = engine.live.pop("a")
+    engine.c.finish("a")
     assert not engine.c.quiescent() and engine.c.snapshot().requests["detached"] == 1
     engine.deliver_all()
     assert engine.c.quiescent() and engine.c.cached_tokens(who.hashes(16, 4)) == 16

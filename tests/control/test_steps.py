@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from control.fake_engine import FakeEngine, Shape, config
 
-from hisparse_ops.control.types import ImportStarted, MirrorEnvelope, ResidencyDelta, Scheduled, StepPlan, TransferKind
+from hisparse_ops.control.types import (
+    HostBlock,
+    ImportStarted,
+    MirrorEnvelope,
+    ResidencyDelta,
+    Scheduled,
+    StepPlan,
+    TransferKind,
+)
 
 PROMPT = list(range(16))
 
@@ -170,6 +178,7 @@ def test_rows_that_are_final_cannot_be_computed_again() -> None:
     engine = FakeEngine()
     engine.admit("a", list(range(24)), prompt=3)
     engine.step({"a": 6})
+    engine.c.seal("a", 6)  # nothing new is no mistake
     engine.c.extend("a", 8)
     with pytest.raises(ValueError, match=r"rows 5 \.\. 6 .* final"):
         engine.c.plan_step([Scheduled("a", 5, 7)])
@@ -234,8 +243,10 @@ def test_a_reset_is_all_or_nothing_and_leaves_nothing_behind() -> None:
     engine.reset()
     snapshot = engine.c.snapshot()
     assert snapshot.gpu_blank == snapshot.gpu_usable and snapshot.host_blank == snapshot.host_usable
-    assert snapshot.published == 0 and engine.c.quiescent()
+    assert snapshot.published == 0 and engine.c.quiescent() and snapshot.totals.published_pages == 4
     engine.c.step_done(sequence)
+    with pytest.raises(ValueError, match="sequence: expected a planned step"):
+        engine.c.step_done(sequence + 1)
     plan = engine.plan()
     assert plan.sequence == sequence + 1 and set(plan.cleared_rows) >= {1}
     with pytest.raises(ValueError, match="'a' is not live"):
@@ -243,6 +254,15 @@ def test_a_reset_is_all_or_nothing_and_leaves_nothing_behind() -> None:
     engine.execute_all()
     engine.admit("a", [*PROMPT, 50], prompt=17)
     engine.run("a")
+
+
+def test_blocks_are_handed_out_in_the_order_that_was_asked_for() -> None:
+    engine = FakeEngine(shuffle=7)
+    for _ in ("new", "reset"):
+        engine.admit("a", PROMPT, prompt=4)
+        row = engine.live["a"].row
+        assert engine.step({"a": 4}).residency == (ResidencyDelta(row, 0, HostBlock(1000), (8, 15), (1,)),)
+        engine.reset()
 
 
 def test_plans_are_immutable_and_sequences_go_on() -> None:
@@ -259,6 +279,15 @@ def test_a_spill_budget_spreads_the_spills_over_steps() -> None:
     engine.step({"a": 20})
     spills = [sum(t.kind is TransferKind.SPILL for t in engine.step().transfers) for _ in range(4)]
     assert spills == [2, 2, 1, 0]
+
+
+def test_pages_of_a_request_that_left_do_not_hold_up_the_spills_of_others() -> None:
+    engine = FakeEngine()
+    for name in ("a", "b"):
+        engine.admit(name, [ord(name)] * 9, prompt=9)
+    engine.step({"a": 8, "b": 8})
+    engine.preempt("a")
+    assert sum(transfer.kind is TransferKind.SPILL for transfer in engine.plan().transfers) == 2
 
 
 def test_every_restart_is_an_epoch_of_its_own() -> None:
