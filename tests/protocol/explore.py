@@ -101,9 +101,11 @@ class Explorer:
         found, start = self.found, time.monotonic()
         shown = start
         world = World(self.family.setup)
+        for action in self.family.before:
+            world.act(action)
         self.saver = Saver(world)
         first = fingerprint(world)
-        self.origin[first] = (b"", [])
+        self.origin[first] = (b"", list(self.family.before))
         layer = [(first, self.saver.save(world))]
         while layer and not found.wrong and found.depth < self.family.depth:
             found.depth += 1

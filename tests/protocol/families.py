@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from protocol.moods import CALM
 from protocol.setup import NEVER, Setup
-from protocol.world import World
+from protocol.world import Action, World
 
 from spec.bounds import Bounds
 
@@ -33,6 +34,7 @@ class Family:
     under_way: int = 1  # transfers and copies at once, else a state is at the edge
     unproven: int = 1  # steps whose mirror is not proven, likewise
     depth: float = math.inf  # actions from the beginning, likewise
+    before: tuple[Action, ...] = ()  # done before the exploration begins
 
     def within(self, world: World) -> bool:
         control = world.c._state
@@ -96,6 +98,11 @@ FAMILIES = {
 }
 
 
+def _page(name: str) -> tuple[Action, ...]:
+    """A request computes a page, which is final."""
+    return (("step", ((name, 1, 0, 0),), 0, CALM, 0), ("end_step",), ("seal", name))
+
+
 def _larger(name: str, depth: float = math.inf, under_way: int | None = None, **bounds: int) -> Family:
     family = FAMILIES[name]
     setup = replace(family.setup, bounds=replace(family.setup.bounds, **bounds))  # type: ignore[arg-type]
@@ -103,11 +110,27 @@ def _larger(name: str, depth: float = math.inf, under_way: int | None = None, **
 
 
 LARGER = {
-    "core": _larger("core", gpu=8, host=4),
+    # Within that depth blocks are not so short that one is reused, or a page restored.
+    "core": replace(_larger("core", depth=17, gpu=8, host=4), kinds=("finish", "reset", "evict")),
     "moved": _larger("moved", depth=15),
     "fence": _larger("fence", pages=2, gpu=5, host=3),
     "drafts": _larger("drafts", pages=2, gpu=5, host=3),
-    "faults": _larger("faults", pages=2, gpu=5, host=3),
+    "faults": _larger("faults", depth=20, pages=2, gpu=5, host=3),
     "imports": _larger("imports", depth=11),
-    "ranks": _larger("ranks", gpu=8, host=4, under_way=2),
+    "ranks": _larger("ranks", depth=19, gpu=8, host=4, under_way=2),
+    "together": Family(
+        "an import under pressure: one request's pages are on the host as well, another's may come from outside",
+        _setup(replace(_COARSE, pages=3, shared=2, gpu=23, host=8, imports=True), promised=6, moods=True),
+        ("hot", "unpin", "cool", "repin", "land", "adopt", "cow", *TRANSPORT),
+        actions=(*USUAL, *ENDS, *TRANSPORT),
+        depth=5,
+        before=(
+            ("admit", "a", 0, 3, None, CALM, 0),
+            *(_page("a") * 3),
+            ("step", (), 0, CALM, 0),
+            ("end_step",),
+            *[("hear", 0, "completed", number) for number in (1, 2, 3)],
+            ("admit", "b", 1, 3, None, CALM, 0),
+        ),
+    ),
 }
