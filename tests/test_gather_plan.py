@@ -31,7 +31,7 @@ def test_rows_of_any_width_and_alignment(width: int, offset: int, device: str) -
 def test_rows_of_any_dtype(dtype: torch.dtype, device: str) -> None:
     """Bytes are moved as they are: a NaN stays the NaN it was."""
     host = [layer.contiguous().view(dtype) for layer in named_rows(6, 2, 16, device)]
-    rows = [torch.zeros_like(layer) for layer in host]
+    rows = [torch.zeros_like(layer.view(torch.uint8)).view(dtype) for layer in host]  # not every dtype can be filled
     hisparse_ops.gather_plan(host, rows, ints([4, 6], device), ints([1, 2], device))
     for source, target in zip(host, rows, strict=True):
         found, expected = target.view(torch.uint8), torch.zeros_like(source.view(torch.uint8))

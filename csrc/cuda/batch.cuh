@@ -30,39 +30,52 @@ struct Share {
   int32_t first, last;  // rows that single blocks answer; the others go round
 };
 
-// For the whole block; `requests` may be 0.
-template <int kThreads>
-__device__ __forceinline__ Share request_share(const int32_t* query_start, const int32_t* state_rows,
-                                               int32_t requests, int64_t query_rows, int64_t states) {
-  const auto request = static_cast<int32_t>(blockIdx.x);
-  if (request >= requests) {
-    __syncthreads();
-    return {0, 0, false, kNone, 0, 0};
-  }
-  const auto limit = static_cast<int32_t>(min(query_rows, int64_t{INT32_MAX}));
-  const auto start_of = [&](int32_t r) { return min(max(query_start[r], 0), limit); };
-  int32_t begin = start_of(request), end = start_of(request + 1);
-  const int32_t first = start_of(0);
-  int32_t last = start_of(requests);
-  const int32_t state = state_rows[request];
+// A batch of at least one request as `resolve` reads it.
+struct Requests {
+  const int32_t* query_start;
+  const int32_t* state_rows;
+  int32_t count, query_rows, states;
 
-  // Every block looks at the whole batch: starts that run backwards, and state rows named twice.
-  bool real = state >= 0;
-  bool odd = false;
-  for (auto r = static_cast<int32_t>(threadIdx.x); r < requests; r += kThreads) {
-    odd |= start_of(r) > start_of(r + 1);
-    odd |= real && r < request && state_rows[r] == state;
+  __device__ __forceinline__ int32_t start_of(int32_t request) const {
+    return min(max(query_start[request], 0), query_rows);
   }
-  bool known = real && state < states;
-  if (__syncthreads_or(odd)) {
+
+  // The share of a request in a regular batch.
+  __device__ __forceinline__ Share share(int32_t request) const {
+    const int32_t state = state_rows[request];
+    return {.begin = start_of(request),
+            .end = start_of(request + 1),
+            .real = state >= 0,
+            .state = state >= 0 && state < states ? state : kNone,
+            .first = start_of(0),
+            .last = start_of(count)};
+  }
+
+  // This thread's part of a block's look at the whole batch: starts that run backwards, or a state row that
+  // an earlier request has named.
+  template <int kThreads>
+  __device__ __forceinline__ bool irregular(int32_t request, int32_t state) const {
+    bool odd = false;
+#pragma unroll 1
+    for (auto r = static_cast<int32_t>(threadIdx.x); r < count; r += kThreads) {
+      odd |= start_of(r) > start_of(r + 1);
+      odd |= state != kNone && r < request && state_rows[r] == state;
+    }
+    return odd;
+  }
+
+  // The share of a request in any batch, from what share() says of it.
+  __device__ __noinline__ Share careful_share(int32_t request, Share share) const {
     const int32_t furthest = furthest_start(query_start, request, query_rows);
-    real = real && query_span(begin, end, furthest).size() > 0;
-    for (int32_t r = 0; r < request; ++r) known = known && state_rows[r] != state;
-    begin = max(begin, furthest);
-    end = max(begin, end);
-    last = furthest_start(query_start, int64_t{requests} + 1, query_rows);
+    share.real = share.real && query_span(share.begin, share.end, furthest).size() > 0;
+    for (int32_t r = 0; r < request && share.state != kNone; ++r) {
+      if (state_rows[r] == share.state) share.state = kNone;
+    }
+    share.begin = max(share.begin, furthest);
+    share.end = max(share.begin, share.end);
+    share.last = furthest_start(query_start, int64_t{count} + 1, query_rows);
+    return share;
   }
-  return {begin, end, real, known ? state : kNone, first, last};
-}
+};
 
 }  // namespace hisparse::cuda

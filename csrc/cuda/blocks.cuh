@@ -1,4 +1,4 @@
-// common/addressing.h with the division by the block size made cheap.
+// common/addressing.h with divisions and checks made cheap.
 #pragma once
 
 #include "common/addressing.h"
@@ -6,11 +6,35 @@
 
 namespace hisparse::cuda {
 
+// block_row without 64-bit products: blocks up to `last` have rows that fit into 32 bits without a sign.
+struct BlockRows {
+  uint32_t stride, last;
+
+  explicit BlockRows(int32_t by) : stride(by), last(kMaxRow / by) {}
+
+  __device__ __forceinline__ int32_t row(int32_t block, int32_t offset) const {
+    const auto row =
+        static_cast<int32_t>(static_cast<uint32_t>(block) * stride + static_cast<uint32_t>(offset));
+    return static_cast<uint32_t>(block) - 1 < last && row >= 0 ? row : kNone;
+  }
+};
+
 struct Blocks {
   Divisor size;
-  BlockShape shape;
+  BlockRows host, device;
 
-  explicit Blocks(BlockShape blocks) : size(blocks.size), shape(blocks) {}
+  explicit Blocks(BlockShape blocks) : size(blocks.size), host(blocks.size), device(blocks.stride) {}
+};
+
+// Lines of a matrix, with distances in bytes below 2^32.
+struct Lines {
+  const int32_t* data;
+  uint32_t stride_bytes;
+
+  __device__ __forceinline__ const int32_t* line(int32_t index) const {
+    return reinterpret_cast<const int32_t*>(reinterpret_cast<const char*>(data) +
+                                            uint64_t{static_cast<uint32_t>(index)} * stride_bytes);
+  }
 };
 
 }  // namespace hisparse::cuda

@@ -7,7 +7,8 @@
 namespace hisparse::cuda {
 namespace {
 
-// The loads of all requests in one row of numbers, so that every warp gets an equal share of the batch.
+// The loads of all requests in one row of numbers, so that every warp gets an equal share of the batch. Each
+// warp counts them for itself, 32 requests at a time.
 struct PlanRoute {
   const int32_t* host_rows;
   const int32_t* device_rows;
@@ -15,30 +16,38 @@ struct PlanRoute {
   const int32_t* counts;
   int64_t requests, query_rows, columns;
 
+  // A request's rows and loads as the batch says.
+  struct Request {
+    int32_t start, end, count;
+  };
+  __device__ __forceinline__ Request request(int64_t r) const {
+    if (r >= requests) return {0, 0, 0};
+    return {static_cast<int32_t>(clamp_start(query_start[r], query_rows)),
+            static_cast<int32_t>(clamp_start(query_start[r + 1], query_rows)), counts[r]};
+  }
+
   template <class Share>
   __device__ void each_share(int64_t warp, int64_t warps, int32_t pieces, Share share) const {
-    __shared__ int32_t ends[kMoveThreads];     // loads up to and including a request
-    __shared__ int32_t entries[kMoveThreads];  // plan entry of its first load
-    bool backwards = false;                    // whether any start so far was above the next one
-    for (int64_t base = 0; base < requests; base += kMoveThreads) {
-      const int64_t request = base + threadIdx.x;
-      const bool real = request < requests;
-      const int64_t start = real ? clamp_start(query_start[request], query_rows) : 0;
-      const int64_t end = real ? clamp_start(query_start[request + 1], query_rows) : 0;
-      const int64_t count = real ? counts[request] : 0;
-      backwards |= __syncthreads_or(start > end);
-      const int64_t furthest =
-          backwards ? furthest_start(query_start, min(request, requests), query_rows) : start;
-      const Span span = query_span(start, end, furthest);
-      const int64_t planned = min(max(count, int64_t{0}), span.size() * columns);
-      entries[threadIdx.x] = static_cast<int32_t>(span.begin * columns);
-      ends[threadIdx.x] = block_inclusive_sum<kMoveThreads>(static_cast<int32_t>(planned));
-      __syncthreads();
+    int32_t furthest = 0;  // of the starts so far
+    Request next = request(lane_number());
+    for (int64_t base = 0; base < requests; base += kWarp) {
+      const auto [start, end, count] = next;
+      next = request(base + kWarp + lane_number());
+      const int32_t through = max(warp_inclusive_max(start), furthest);
+      int32_t before = __shfl_up_sync(kAllLanes, through, 1);
+      if (lane_number() == 0) before = furthest;
+      furthest = __shfl_sync(kAllLanes, through, kWarp - 1);
+
+      const Span span = query_span(start, end, before);
+      const auto planned = static_cast<int32_t>(min(int64_t{max(count, 0)}, span.size() * columns));
+      const auto first = static_cast<int32_t>(span.begin * columns);
+      const int32_t last = warp_inclusive_sum(planned);  // loads up to and including the request's
       each_piece(
-          ends[kMoveThreads - 1], warp, warps, pieces,
+          __shfl_sync(kAllLanes, last, kWarp - 1), warp, warps, pieces,
           [&](int64_t load) {
-            const int32_t owner = first_above<kMoveThreads>(ends, static_cast<int32_t>(load));
-            const int64_t entry = entries[owner] + load - (owner == 0 ? 0 : ends[owner - 1]);
+            const auto number = static_cast<int32_t>(load);
+            const int owner = __popc(__ballot_sync(kAllLanes, last <= number));
+            const int32_t entry = __shfl_sync(kAllLanes, first + planned - last, owner) + number;
             return RowPair{host_rows[entry], device_rows[entry]};
           },
           share);

@@ -26,9 +26,11 @@ __global__ void __launch_bounds__(kThreads) invalidate_states(const InvalidatePa
   extern __shared__ int4 memory[];
   const Stale set(memory, p.count);
   set.clear();
-  wait_for_previous_kernel();
   int32_t* slots = p.hot.rows + blockIdx.x * p.hot.slots;
   block_prefetch(slots, p.hot.slots * sizeof(int32_t));
+  block_prefetch(p.state_rows, p.count * sizeof(int32_t));
+  block_prefetch(p.host_rows, p.count * sizeof(int32_t));
+  wait_for_previous_kernel();
   for (int64_t begin = 0; begin < p.count; begin += Stale::kCapacity) {
     if (begin > 0) set.clear();
     const bool any = set.add(begin, min(p.count, begin + Stale::kCapacity), [&](int64_t i) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/hash.h"
+#include "shared_memory.cuh"
 
 namespace hisparse::cuda {
 
@@ -22,22 +23,17 @@ struct KeyTable {
     return static_cast<int32_t>(hash_start(key, bits));
   }
 
-  // One step of an insertion: tries `place`, and moves it on if another key is there. Returns whether `key`
-  // is there now; it is `added` if it was not before.
-  __device__ __forceinline__ bool try_insert(int32_t key, int32_t& place, bool& added) const {
-    const int32_t found = atomicCAS(&keys[place], kNone, key);
-    added = found == kNone;
-    if (added || found == key) return true;
-    place = (place & -kGroup) | ((place + 1) & (kGroup - 1));
-    const bool round = ((place ^ first_place(key)) & (kGroup - 1)) == 0;
-    if (round) place = (place + kGroup) & ((1 << bits) - 1);
-    return false;
+  // Where to try after `place`.
+  __device__ __forceinline__ int32_t next_place(int32_t key, int32_t place) const {
+    const int32_t next = (place & -kGroup) | ((place + 1) & (kGroup - 1));
+    const bool round = ((next ^ first_place(key)) & (kGroup - 1)) == 0;
+    return round ? (next + kGroup) & ((1 << bits) - 1) : next;
   }
 
   __device__ __forceinline__ void insert(int32_t key) const {
-    int32_t place = first_place(key);
-    bool added;
-    while (!try_insert(key, place, added)) {
+    for (int32_t place = first_place(key);; place = next_place(key, place)) {
+      const int32_t found = atomicCAS(&keys[place], kNone, key);
+      if (found == kNone || found == key) return;
     }
   }
 
@@ -76,20 +72,29 @@ struct KeyTable {
   }
 };
 
-// The rows that are looked for in the hot buffer, with a value for each at the same place. A value is first
-// the lowest reference to the row, then, if the row is hit, the slot, else, if it is missed, the rank among
-// the misses:
+// The rows that are looked for in the hot buffer, with a value for each at the same place. The values of
+// places without a key are never read.
 //
-// | value                 | from .. to             | set in stage |
-// |-----------------------|------------------------|--------------|
-// | slot                  | 0 .. 2^30 - 1          | probe        |
-// | kFirstReference + i   | 2^30 .. 2^31 - 1       | enter        |
-// | kRank + rank          | 2^31 ..                | number       |
-struct LookupTable : KeyTable {
-  uint32_t* values;
-};
-
+// | value                 | from .. to             | set in stage | the row                               |
+// |-----------------------|------------------------|--------------|---------------------------------------|
+// | kMissing              | 2^32 - 1               | enter        | is in no slot seen so far             |
+// | slot                  | 0 .. 2^30 - 1          | probe        | is hit                                |
+// | kFirstReference + i   | 2^30 .. 2^31 - 1       | settle       | is missed: its lowest reference       |
+// | kRank + rank          | 2^31 .. 2^32 - 2       | number       | is missed: its rank among the misses  |
 constexpr uint32_t kFirstReference = 1u << 30;
 constexpr uint32_t kRank = 1u << 31;
+constexpr uint32_t kMissing = ~0u;
+
+struct LookupTable : KeyTable {
+  uint32_t* values;
+
+  // Tries to enter `key` at `place`, if it enters at all, and as missing if it was not there. Returns whether
+  // it is there now.
+  __device__ __forceinline__ bool try_enter(bool enters, int32_t key, int32_t place) const {
+    const int32_t found = compare_and_swap_if(enters, keys[place], kNone, key, key);
+    store_if(enters && found == kNone, values[place], kMissing);
+    return found == kNone || found == key;
+  }
+};
 
 }  // namespace hisparse::cuda

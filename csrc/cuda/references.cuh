@@ -1,5 +1,5 @@
 // A request's references, up to kItems a thread at a time: each warp has a run of consecutive ones, in the
-// order (query row, column), 32 at a time.
+// order (query row, column), kVector of each lane after the other.
 //
 // | found       | the reference                                                    |
 // |-------------|------------------------------------------------------------------|
@@ -19,102 +19,113 @@ namespace hisparse::cuda {
 
 // Where the references of one request are found, and the tables they are looked up in.
 struct Query {
-  const IndexMatrix& topk;
+  const Lines& topk;
   const Divisor& columns;
-  int32_t first_row;
-  const int32_t* host_blocks;  // null when the request has no state row
-  const int32_t* resident_blocks;
-  int32_t pages;
   const Blocks& blocks;
+  int32_t first_row;
+  const int32_t* host_blocks;
+  const int32_t* resident_blocks;
+  int32_t pages;   // what is beyond is padding
+  int32_t mapped;  // how many of the pages have entries: all, or none when the request has no state row
 
-  __device__ __forceinline__ int32_t position(int32_t reference) const {
+  __device__ __forceinline__ const int32_t* position(int32_t reference) const {
     const int32_t row = reference < columns.value ? 0 : columns.divide(reference);
-    return topk.row(first_row + row)[reference - row * columns.value];
+    return topk.line(first_row + row) + static_cast<uint32_t>(reference - row * columns.value);
   }
 };
 
 constexpr int32_t kPadded = -2;
 
-template <int kThreads, int kItems>
+template <int kItems_, int kVector_>
 class References {
  public:
+  static constexpr int kItems = kItems_, kVector = kVector_, kGroups = kItems / kVector;
+
   // The next references: `count` of them, of which the first has number `first` in its request.
-  __device__ void select(int32_t first, int32_t count) {
+  __device__ __forceinline__ void select(int32_t first, int32_t count) {
     first_ = first;
     count_ = count;
   }
 
-  __device__ void load_positions(const Query& query) {
+  __device__ __forceinline__ void load_positions(const Query& query) {
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      position_[j] = number(j) < count_ ? query.position(first_ + number(j)) : kNone;
+    for (int j = 0; j < kItems; ++j) position_[j] = kNone;
+#pragma unroll
+    for (int j = 0; j < kItems; j += kVector) {
+      if (real(j)) read_vector<kVector>(query.position(first_ + number(j)), position_ + j);
     }
   }
 
   // Loads the blocks of every position's page; all reads are under way at once.
-  __device__ void load_pages(const Query& query) {
-    const int32_t pages = query.host_blocks == nullptr ? 0 : query.pages;
+  __device__ __forceinline__ void load_pages(const Query& query) {
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       const int32_t page = query.blocks.size.divide(position_[j]);
       const bool inside = position_[j] >= 0 && page < query.pages;
-      const bool mapped = inside && page < pages;
-      offset_[j] = inside ? position_[j] - page * query.blocks.shape.size : kNone;
-      host_[j] = mapped ? query.host_blocks[page] : 0;
-      resident_[j] = mapped ? query.resident_blocks[page] : 0;
+      const bool mapped = position_[j] >= 0 && page < query.mapped;
+      offset_[j] = inside ? position_[j] - page * query.blocks.size.value : kNone;
+      host_[j] = mapped ? query.host_blocks[static_cast<uint32_t>(page)] : 0;
+      resident_[j] = mapped ? query.resident_blocks[static_cast<uint32_t>(page)] : 0;
     }
   }
 
-  // Settles what is padding, resident or unmapped, and enters the rest into the table, each host row with its
-  // lowest reference. Returns how many rows this thread added, and whether it entered any reference.
-  __device__ int32_t enter(const Query& query, const LookupTable& table, bool& any) {
-    const BlockShape& shape = query.blocks.shape;
-    int32_t host_rows[kItems], places[kItems];
-    bool more = false;
+  // Settles what is padding, resident or unmapped, and enters the host rows of the rest into the table, as
+  // missing. Returns whether this thread has any.
+  __device__ __forceinline__ bool enter(const Query& query, const LookupTable& table) {
+    int32_t keys[kItems];
+    uint32_t left = 0;
+    bool any = false;
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       const bool inside = offset_[j] >= 0, resident = resident_[j] > 0;
-      const int32_t row =
-          block_row(resident ? resident_[j] : host_[j], resident ? shape.stride : shape.size, offset_[j]);
-      found_[j] = !inside ? kPadded : resident ? row : kNone;
-      host_rows[j] = inside && !resident ? row : kNone;
-      places[j] = table.first_place(host_rows[j]);
-      more |= host_rows[j] != kNone;
+      const int32_t device_row = query.blocks.device.row(resident_[j], offset_[j]);
+      keys[j] = query.blocks.host.row(host_[j], offset_[j]);
+      const bool enters = inside && !resident && keys[j] != kNone;
+      const int32_t place = table.first_place(keys[j]);
+      found_[j] = !inside ? kPadded : enters ? wanted(place) : device_row;
+      left |= static_cast<uint32_t>(!table.try_enter(enters, keys[j], place)) << j;
+      any |= enters;
     }
-    any = more;
-
-    // All insertions take a step, until none is left.
-    int32_t rows = 0;
-    while (more) {
-      more = false;
+    // A few go on, one after the other.
+    for (; left != 0; left &= left - 1) {
+      const int item = __ffs(left) - 1;
+      const int32_t key = picked<kItems>(keys, item);
+      int32_t place = table.first_place(key);
+      do {
+        place = table.next_place(key, place);
+      } while (!table.try_enter(true, key, place));
 #pragma unroll
-      for (int j = 0; j < kItems; ++j) {
-        if (host_rows[j] == kNone) continue;
-        bool added;
-        if (table.try_insert(host_rows[j], places[j], added)) {
-          atomicMin(&table.values[places[j]], kFirstReference + number(j));
-          found_[j] = wanted(places[j]);
-          host_rows[j] = kNone;
-          rows += added;
-        } else {
-          more = true;
-        }
-      }
+      for (int j = 0; j < kItems; ++j) found_[j] = j == item ? wanted(place) : found_[j];
     }
-    return rows;
+    return any;
   }
 
   // What became of this thread's j-th reference, which has number(j) among those selected, if real(j).
   __device__ __forceinline__ int32_t number(int j) const {
-    return (warp_number() * kItems + j) * kWarp + lane_number();
+    return ((warp_number() * kGroups + j / kVector) * kWarp + lane_number()) * kVector + j % kVector;
   }
   __device__ __forceinline__ bool real(int j) const { return number(j) < count_; }
   __device__ __forceinline__ int32_t found(int j) const { return found_[j]; }
   __device__ __forceinline__ bool is_wanted(int j) const { return found_[j] < kPadded; }
   __device__ __forceinline__ int32_t entry(int j) const { return kPadded - 1 - found_[j]; }
 
+  __device__ __forceinline__ void write_all(int32_t value, int32_t* to) const {
+    int32_t values[kItems];
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) values[j] = value;
+    write(values, to);
+  }
+
+  // Writes a value for each reference, from to[first number] on.
+  __device__ __forceinline__ void write(const int32_t (&values)[kItems], int32_t* to) const {
+#pragma unroll
+    for (int j = 0; j < kItems; j += kVector) {
+      if (real(j)) write_vector<kVector>(values + j, to + number(j));
+    }
+  }
+
  private:
-  __device__ static int32_t wanted(int32_t entry) { return kPadded - 1 - entry; }
+  __device__ __forceinline__ static int32_t wanted(int32_t entry) { return kPadded - 1 - entry; }
 
   int32_t first_, count_;
   int32_t position_[kItems], offset_[kItems], host_[kItems], resident_[kItems], found_[kItems];

@@ -1,18 +1,19 @@
 // Look-up, victim choice and LRU update on the GPU: one block per request.
 //
-// | stage          | what happens                                                               | then |
-// |----------------|----------------------------------------------------------------------------|------------|
-// | clear          | look-up table and counts, before the kernel ahead has ended                | | | share
-// | which query rows are this block's; their positions are already on the way  | barrier    | | load | tables
-// and slots, all reads at once; meanwhile the plan is filled with -1  |            | | enter          |
-// references are settled, or their host row goes into the look-up table      | barrier    | | | nothing
-// entered: on to the answer                                          |            | | probe          | slots
-// look for their row in the table and leave their number               | barrier    | | settle         | hits
-// get the new stamp                                                     |            | |                |
-// nothing missing: on to the answer                                          |            | | make room |
-// misses are numbered by first reference, free slots by age (victims.cuh)    | 4 barriers | | answer | device
-// rows; loads go into slots and plan                                  | barrier    | | tally          |
-// counters                                                                   |            |
+// | stage     | what happens                                                                   | then       |
+// |-----------|--------------------------------------------------------------------------------|------------|
+// | clear     | look-up table and counts, before the kernel ahead has ended                    |            |
+// | load      | positions and the block's share of the batch; then tables and slots: all reads |            |
+// |           | at once, while the block looks at the rest of the batch; the plan becomes -1   | barrier    |
+// | enter     | references are settled, or their host row goes into the look-up table          | barrier    |
+// |           | nothing entered: on to the answer                                              |            |
+// | probe     | slots look for their row in the table and leave their number                   | barrier    |
+// | settle    | hits get the new stamp; references to missing rows leave their number          | barrier    |
+// |           | nothing missing: on to the answer                                              |            |
+// | count     | free slots by age, misses by warp                                              | barrier    |
+// | number    | misses are numbered by first reference, victims found (victims.cuh)            | 3 barriers |
+// | answer    | loads into slots and plan, device rows for all                                 | barrier    |
+// | tally     | counters                                                                       |            |
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -28,17 +29,20 @@ namespace {
 
 // What the kernel is called with.
 struct Call {
-  ResolveParams p;
-  Outputs out;
-  Blocks blocks;
-  Divisor columns;
-  int32_t requests;
+  Requests requests;
+  Lines topk, host_table, resident_table, hot_table, slot_rows, slot_stamps;
+  int32_t pages, slots, hot_blocks;
   int32_t equal_rows;  // query rows of each request, if all have equally many
+  int32_t* clock;
+  int64_t* counters;
+  Outputs out;
+  Divisor columns;
+  Blocks blocks;
 };
 
 template <int kThreads>
 __device__ __noinline__ void pad_rows(const Call& call, int64_t row, int32_t rows) {
-  const int64_t columns = call.p.topk.columns, first = row * columns;
+  const int64_t columns = call.columns.value, first = row * columns;
   const auto entries = static_cast<int32_t>(rows * columns);
   block_fill<kThreads>(call.out.device_rows + first, entries, kNone);
   block_fill<kThreads>(call.out.miss_host_rows + first, entries, kNone);
@@ -46,31 +50,48 @@ __device__ __noinline__ void pad_rows(const Call& call, int64_t row, int32_t row
   block_fill<kThreads>(call.out.valid_counts + row, rows, 0);
 }
 
-__device__ __forceinline__ Query query_of(const Call& call, int32_t first_row, int32_t state) {
-  const bool known = state != kNone;
-  return {call.p.topk,
-          call.columns,
-          first_row,
-          known ? call.p.host_table.row(state) : nullptr,
-          known ? call.p.resident_table.row(state) : nullptr,
-          static_cast<int32_t>(call.p.host_table.columns),
-          call.blocks};
+// Rows from `begin` on, and before `end`, that single blocks pad; the others go round.
+template <int kThreads>
+__device__ __forceinline__ void pad_rows_of_nobody(const Call& call, int32_t end, int32_t begin) {
+#pragma unroll 1
+  for (auto row = static_cast<int32_t>(blockIdx.x); row < call.requests.query_rows;
+       row += static_cast<int32_t>(gridDim.x)) {
+    if (row < end || row >= begin) pad_rows<kThreads>(call, row, 1);
+  }
 }
 
 template <class B>
 __device__ __forceinline__ Request<B> request_of(const Call& call, const Share& share,
                                                  const Workspace<B>& work) {
   const bool known = share.state != kNone;
-  const int64_t state = known ? share.state : 0;
-  const HotSlots& hot = call.p.hot;
-  const int32_t rows = share.end - share.begin, columns = static_cast<int32_t>(call.p.topk.columns);
-  return {.query = query_of(call, share.begin, share.state),
-          .hot = {hot.rows + state * hot.slots, hot.stamps + state * hot.slots, call.p.hot_table.row(state),
-                  known ? static_cast<int32_t>(hot.slots) : 0, call.blocks, work.space().hot_bases},
-          .now = 0,
+  const int32_t state = max(share.state, 0), rows = share.end - share.begin;
+  return {.query = {call.topk, call.columns, call.blocks, share.begin, call.host_table.line(state),
+                    call.resident_table.line(state), call.pages, known ? call.pages : 0},
+          .hot = {const_cast<int32_t*>(call.slot_rows.line(state)),
+                  const_cast<int32_t*>(call.slot_stamps.line(state)), call.hot_table.line(state),
+                  known ? call.slots : 0, known ? call.hot_blocks : 0, call.blocks, work.space().notes},
           .rows = rows,
-          .plan = share.begin * columns,
-          .total = rows * columns};
+          .plan = share.begin * call.columns.value,
+          .total = rows * call.columns.value};
+}
+
+// Asks for what this block is about to read while the kernel ahead still runs: only a hint, since that may
+// yet write other rows of the batch.
+template <int kThreads>
+__device__ __forceinline__ void prefetch(const Call& call, int32_t block) {
+  if (block >= call.requests.count) return;
+  constexpr int64_t kNumber = sizeof(int32_t);
+  const int32_t state = min(max(__ldcg(call.requests.state_rows + block), 0), call.requests.states - 1);
+  const int32_t row = call.equal_rows * block;
+  block_prefetch(call.topk.line(row), kNumber * call.equal_rows * call.columns.value);
+  if (state < 0) return;
+  block_prefetch(call.slot_rows.line(state), kNumber * call.slots);
+  block_prefetch(call.slot_stamps.line(state), kNumber * call.slots);
+  block_prefetch(call.host_table.line(state), kNumber * call.pages);
+  block_prefetch(call.resident_table.line(state), kNumber * call.pages);
+  block_prefetch(call.hot_table.line(state), kNumber * call.hot_blocks);
+  block_prefetch(call.clock + state, kNumber);
+  block_prefetch(call.requests.query_start + block, kNumber);
 }
 
 // A union of more references than the look-up table serves goes through it in chunks, twice: once to give all
@@ -78,10 +99,10 @@ __device__ __forceinline__ Request<B> request_of(const Call& call, const Share& 
 template <class B>
 __device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Call& call, Share share,
                                                   int32_t now) {
-  Request<B> request = request_of<B>(call, share, work);
-  request.now = now;
+  const Request<B> request = request_of<B>(call, share, work);
   typename Resolver<B>::Refs references;
-  Resolver<B> resolver(work, request, call.out, references);
+  block_fill<B::kThreads>(call.out.miss_host_rows + request.plan, request.total, kNone);
+  block_fill<B::kThreads>(call.out.miss_device_rows + request.plan, request.total, kNone);
   int32_t loads = 0;
   for (const bool loading : {false, true}) {
     for (int64_t begin = 0; begin < request.total; begin += B::kChunk) {
@@ -90,12 +111,14 @@ __device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Call&
       work.clear();
       references.select(first, min(request.total - first, B::kChunk));
       references.load_positions(request.query);
-      resolver.load();
+      references.load_pages(request.query);
+      Resolver<B> resolver(work, request, call.out, references, now);
       __syncthreads();
-      const int32_t misses = resolver.look_up();
+      const bool missing = resolver.look_up();
       if (!loading) continue;
-      const int32_t more = misses > 0 ? resolver.template make_room<true>(misses) : 0;
-      resolver.answer(first, more, loads);
+      const int32_t more = missing ? resolver.template make_room<true>() : 0;
+      resolver.enter_loads(more, loads);
+      resolver.answer(first, more);
       loads += more;
     }
   }
@@ -106,124 +129,160 @@ template <class B>
 __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerProcessor)
     resolve_kernel(const __grid_constant__ Call call) {
   extern __shared__ int4 memory[];
-  const ResolveParams& p = call.p;
   const Outputs& out = call.out;
+  const auto block = static_cast<int32_t>(blockIdx.x);
 
   // Clear.
   const Workspace<B> work{reinterpret_cast<int32_t*>(memory)};
-  work.clear();
-  if (threadIdx.x == 0) work.space().tally = {};
+  work.clear_all();
+  prefetch<B::kThreads>(call, block);
   wait_for_previous_kernel();
+  if (call.requests.count == 0) return pad_rows_of_nobody<B::kThreads>(call, 0, 0);
 
-  // Share. Most batches have equal numbers of query rows: their positions are loaded before that is known.
-  const auto block = static_cast<int32_t>(blockIdx.x);
+  // Load. Most batches have equal numbers of query rows: their positions are loaded before that is known.
+  // Most are regular: tables and slots are loaded before that is known.
   const int32_t guess = call.equal_rows * block;
   typename Resolver<B>::Refs references;
-  references.select(0, static_cast<int32_t>(min(call.equal_rows * p.topk.columns, int64_t{B::kChunk})));
-  references.load_positions(query_of(call, guess, kNone));
-  const Share share =
-      request_share<B::kThreads>(p.query_start, p.state_rows, call.requests, p.topk.rows, p.hot.states);
-
-  // Rows of nobody, and of padding requests, are padding.
-#pragma unroll 1
-  for (int64_t row = block; row < p.topk.rows; row += gridDim.x) {
-    if (row < share.first || row >= share.last) pad_rows<B::kThreads>(call, row, 1);
+  references.select(0, min(call.equal_rows * call.columns.value, B::kChunk));
+  references.load_positions({call.topk, call.columns, call.blocks, guess});
+  Share share = call.requests.share(block);
+  const bool odd = call.requests.template irregular<B::kThreads>(block, share.state);
+  const Request<B> request = request_of<B>(call, share, work);
+  if (share.begin != guess || request.rows != call.equal_rows) {
+    references.select(0, min(request.total, B::kChunk));
+    references.load_positions(request.query);
   }
-  if (block >= call.requests) return;
+  references.load_pages(request.query);
+  int32_t* clock = call.clock + static_cast<uint32_t>(max(share.state, 0));
+  int32_t now = share.state != kNone ? *clock : 0;
+  Resolver<B> resolver(work, request, out, references, now + 1);
+  resolver.load_slots();
+
+  const bool regular = !__syncthreads_or(odd);
+  if (!regular) {
+    share = call.requests.careful_share(block, share);
+    if (share.state == kNone) now = 0;
+  }
+  if (share.first > 0 || share.last < call.requests.query_rows) {
+    pad_rows_of_nobody<B::kThreads>(call, share.first, share.last);
+  }
+  const int32_t rows = share.end - share.begin;
   if (!share.real) {
-    pad_rows<B::kThreads>(call, share.begin, share.end - share.begin);
+    pad_rows<B::kThreads>(call, share.begin, rows);
     if (threadIdx.x == 0) {
       out.miss_counts[block] = 0;
-      if (share.state != kNone) p.hot.clock[share.state] += 1;
+      if (share.state != kNone) *clock = now + 1;
     }
     return;
   }
 
-  // Load.
-  Request<B> request = request_of<B>(call, share, work);
-  const bool guessed = share.begin == guess && request.rows == call.equal_rows;
-  Resolver<B> resolver(work, request, out, references);
-  const bool single = request.total <= B::kChunk;
-  if (single) {
-    if (!guessed) {
-      references.select(0, request.total);
-      references.load_positions(request.query);
-    }
-    resolver.load();
-    resolver.clear_plan();
-  } else {
-    block_fill<B::kThreads>(out.miss_host_rows + request.plan, request.total, kNone);
-    block_fill<B::kThreads>(out.miss_device_rows + request.plan, request.total, kNone);
-  }
-  if (request.rows > 1) block_fill<B::kThreads>(out.valid_counts + share.begin, request.rows, 0);
-
-  // Not before the loads, because they wait for an answer: the bases of hot blocks, and the clock.
   if (B::kFewBlocks) request.hot.template load_bases<B::kThreads>();
-  if (share.state != kNone) request.now = p.hot.clock[share.state] + 1;
-
+  if (rows > 1) block_fill<B::kThreads>(out.valid_counts + share.begin, rows, 0);
   int32_t loads = 0;
-  if (single) {
-    const int32_t misses = resolver.look_up();
-    if (misses > 0) loads = resolver.template make_room<false>(misses);
-    resolver.answer(0, loads, 0);
+  if (regular && request.total <= B::kChunk) {
+    references.write_all(kNone, out.miss_host_rows + static_cast<uint32_t>(request.plan));
+    references.write_all(kNone, out.miss_device_rows + static_cast<uint32_t>(request.plan));
+    if (resolver.look_up()) {
+      loads = resolver.template make_room<false>();
+      resolver.enter_loads(loads, 0);
+    }
+    resolver.answer(0, loads);
   } else {
-    loads = resolve_in_chunks<typename B::InChunks>({work.ints}, call, share, request.now);
+    loads = resolve_in_chunks<typename B::InChunks>({work.ints}, call, share, now + 1);
   }
 
   // Tally.
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  const auto& [resident, padding, valid] = work.space().tally;
-  if (share.state != kNone) p.hot.clock[share.state] = request.now;
+  if (warp_number() != 0) return;
+  const bool of_a_warp = lane_number() < B::kWarps;
+  const Tally tally = (of_a_warp ? work.space().tallies[lane_number()] : Tally{}).sum();
+  if (lane_number() != 0) return;
+  if (share.state != kNone) *clock = now + 1;
   out.miss_counts[block] = loads;
-  if (request.rows == 1) out.valid_counts[share.begin] = valid;
+  if (rows == 1) out.valid_counts[share.begin] = tally.valid;
   const auto add = [&](Counter counter, int64_t amount) {
     if (amount == 0) return;
-    atomicAdd(reinterpret_cast<unsigned long long*>(p.counters + counter),
+    atomicAdd(reinterpret_cast<unsigned long long*>(call.counters + counter),
               static_cast<unsigned long long>(amount));
   };
-  add(kResident, resident);
-  add(kHit, valid - resident - loads);
+  add(kResident, tally.resident);
+  add(kHit, tally.valid - tally.resident - loads);
   add(kMiss, loads);
-  add(kPadding, padding);
-  add(kFault, request.total - padding - valid);
+  add(kPadding, tally.padding);
+  add(kFault, rows * call.columns.value - tally.padding - tally.valid);
 }
 
 template <class B>
 void launch_build(const Queue& queue, const Call& call) {
-  queue.launch(resolve_kernel<B>, {std::max(call.requests, 1), B::kThreads, Workspace<B>::kBytes}, call);
+  queue.launch(resolve_kernel<B>, {std::max(call.requests.count, 1), B::kThreads, Workspace<B>::kBytes},
+               call);
 }
 
-// Usual sizes, with a block on each SM or two; larger hot buffers; several query rows; hot buffers of any
-// size.
-using Usual = Build<1024, 2, 4, 14>;
-using Crowded = Build<512, 4, 8, 13, 2>;
-using LargeBuffers = Build<1024, 2, 12, 14>;
-using Verification = Build<1024, 8, 12, 14>;
-using AnySlots = Build<1024, 8, 0, 14>;
-constexpr int64_t kMaxSlots = kFirstReference;
+// Usual sizes, with a block on each SM or two; larger hot buffers; several query rows; sizes of any kind.
+using Usual = Build<512, 4, 4, 8, 14>;
+using Crowded = Build<512, 4, 4, 8, 13, 2>;
+using LargeBuffers = Build<1024, 2, 2, 12, 14>;
+using Verification = Build<1024, 8, 4, 12, 14>;
+using AnySizes = Build<1024, 8, 1, 0, 14>;
+constexpr int64_t kMaxSlots = int64_t{kFirstReference} - 1;
+
+// Whether four numbers of a line, from a multiple of four on, can be read as one.
+bool in_fours(const Lines& lines, int64_t columns) {
+  constexpr int64_t kFour = sizeof(int4) / sizeof(int32_t);
+  return columns % kFour == 0 && lines.stride_bytes % sizeof(int4) == 0 &&
+         reinterpret_cast<uintptr_t>(lines.data) % sizeof(int4) == 0;
+}
+
+Lines lines(const char* name, const IndexMatrix& matrix) {
+  const int64_t stride_bytes = matrix.stride * static_cast<int64_t>(sizeof(int32_t));
+  if (matrix.rows > 1 && stride_bytes > UINT32_MAX) {
+    throw std::runtime_error(std::string("hisparse::resolve: ") + name +
+                             " must have rows less than 4 GiB apart on a GPU, got " +
+                             std::to_string(stride_bytes) + " bytes");
+  }
+  return {matrix.data, static_cast<uint32_t>(stride_bytes)};
+}
+
+Call call_of(const ResolveParams& p, const Outputs& out) {
+  const auto requests = static_cast<int32_t>(p.requests), query_rows = static_cast<int32_t>(p.topk.rows);
+  const auto slots = static_cast<int32_t>(p.hot.slots), columns = static_cast<int32_t>(p.topk.columns);
+  const uint32_t slot_bytes = sizeof(int32_t) * slots;
+  return {.requests = {p.query_start, p.state_rows, requests, query_rows, static_cast<int32_t>(p.hot.states)},
+          .topk = lines("topk", p.topk),
+          .host_table = lines("host_table", p.host_table),
+          .resident_table = lines("resident_table", p.resident_table),
+          .hot_table = lines("hot_table", p.hot_table),
+          .slot_rows = {p.hot.rows, slot_bytes},
+          .slot_stamps = {p.hot.stamps, slot_bytes},
+          .pages = static_cast<int32_t>(p.host_table.columns),
+          .slots = slots,
+          .hot_blocks = static_cast<int32_t>(divide_up<int64_t>(slots, p.blocks.size)),
+          .equal_rows = requests > 0 ? query_rows / requests : 0,
+          .clock = p.hot.clock,
+          .counters = p.counters,
+          .out = out,
+          .columns = Divisor(columns),
+          .blocks = Blocks(p.blocks)};
+}
 
 template <class B>
-constexpr bool serves(int64_t references, int64_t slots, int64_t hot_blocks) {
-  return references <= B::kChunk && slots <= B::kThreads * B::kSlotItems && hot_blocks <= kBases;
+bool serves(const Call& call, int64_t references) {
+  return references <= B::kChunk && call.slots <= B::kThreads * B::kSlotItems && call.hot_blocks <= kBases;
 }
 
 void launch_resolve(const Queue& queue, const ResolveParams& p, const Outputs& out) {
-  const auto requests = static_cast<int32_t>(p.requests);
-  const auto equal_rows = static_cast<int32_t>(requests > 0 ? p.topk.rows / requests : 0);
-  const Divisor columns(std::max(static_cast<int32_t>(p.topk.columns), 1));
-  const Call call{p, out, Blocks(p.blocks), columns, requests, equal_rows};
-
-  const int64_t blocks = divide_up<int64_t>(p.hot.slots, p.blocks.size);
+  const Call call = call_of(p, out);
   const int64_t references = divide_up(p.topk.rows, std::max<int64_t>(p.requests, 1)) * p.topk.columns;
-  if (serves<Crowded>(references, p.hot.slots, blocks) && p.requests > queue.processors()) {
+  const bool aligned = in_fours(call.topk, call.columns.value) && in_fours(call.slot_rows, call.slots) &&
+                       in_fours(call.slot_stamps, call.slots);
+  // Chunks make up for what is beyond in references, but not in slots.
+  if (!aligned || !serves<Verification>(call, 0)) return launch_build<AnySizes>(queue, call);
+  if (serves<Crowded>(call, references) && p.requests > queue.processors()) {
     return launch_build<Crowded>(queue, call);
   }
-  if (serves<Usual>(references, p.hot.slots, blocks)) return launch_build<Usual>(queue, call);
-  if (serves<LargeBuffers>(references, p.hot.slots, blocks)) return launch_build<LargeBuffers>(queue, call);
-  // Chunks make up for what is beyond in references, but not in slots.
-  if (serves<Verification>(0, p.hot.slots, blocks)) return launch_build<Verification>(queue, call);
-  launch_build<AnySlots>(queue, call);
+  if (serves<Usual>(call, references)) return launch_build<Usual>(queue, call);
+  if (serves<LargeBuffers>(call, references)) return launch_build<LargeBuffers>(queue, call);
+  launch_build<Verification>(queue, call);
 }
 
 }  // namespace

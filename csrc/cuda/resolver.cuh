@@ -28,65 +28,82 @@ struct Tally {
     return resident | padding << kBits | valid << 2 * kBits;
   }
 
-  // For a whole warp, with the sums of its threads.
+  // For a whole warp, whose tally this is, with the sums of its threads.
   __device__ __forceinline__ void add(uint32_t of_thread) {
     constexpr uint32_t kMask = (1 << kBits) - 1;
     const uint32_t of_warp = __reduce_add_sync(kAllLanes, of_thread);
-    if (lane_number() != 0) return;
-    shared_add(resident, of_warp & kMask);
-    shared_add(padding, of_warp >> kBits & kMask);
-    shared_add(valid, of_warp >> 2 * kBits);
+    const bool once = lane_number() == 0;
+    add_if(once, resident, of_warp & kMask);
+    add_if(once, padding, of_warp >> kBits & kMask);
+    add_if(once, valid, of_warp >> 2 * kBits);
+  }
+
+  // For a whole warp.
+  __device__ __forceinline__ Tally sum() const {
+    return {__reduce_add_sync(kAllLanes, resident), __reduce_add_sync(kAllLanes, padding),
+            __reduce_add_sync(kAllLanes, valid)};
   }
 };
 
-// How a kernel is built. kSlotItems = 0 reads the slots from memory each time.
-template <int kThreads_, int kReferenceItems_, int kSlotItems_, int kTableBits_, int kBlocksPerProcessor_ = 1>
+// How a kernel is built. kSlotItems = 0 reads the slots from memory each time; else slots and, with kVector >
+// 1, columns are read several at once.
+template <int kThreads_, int kReferenceItems_, int kVector_, int kSlotItems_, int kTableBits_,
+          int kBlocksPerProcessor_ = 1>
 struct Build {
   static constexpr int kBlocksPerProcessor = kBlocksPerProcessor_;
   static constexpr int kThreads = kThreads_, kWarps = kThreads / kWarp;
-  static constexpr int kReferenceItems = kReferenceItems_, kSlotItems = kSlotItems_;
+  static constexpr int kReferenceItems = kReferenceItems_, kVector = kVector_, kSlotItems = kSlotItems_;
   static constexpr int kTableBits = kTableBits_;
   static constexpr bool kFewBlocks = kSlotItems > 0;
   static constexpr int32_t kChunk = kThreads * kReferenceItems;
   static_assert(2 * kChunk <= 1 << kTableBits);
   static_assert(kReferenceItems * kWarp < 1 << Tally::kBits);
 
-  // For unions beyond kChunk, in the same memory; small rather than fast.
-  using InChunks = Build<kThreads, 2, 0, kTableBits>;
+  // For unions beyond kChunk and irregular batches, in the same memory; small rather than fast.
+  using InChunks = Build<kThreads, 2, 1, 0, kTableBits>;
 };
 
-// What a block keeps in shared memory beside its look-up table. The part that differs between B and
-// B::InChunks comes last: the others stay where they are.
+// What a block keeps in shared memory beside its look-up table. The parts that differ between B and
+// B::InChunks come last: the others stay where they are.
 template <class B>
 struct Space {
   VictimSpace<B::kThreads> victims;
-  int32_t hot_bases[kBases];
+  HotNotes notes;
   int32_t misses_of[B::kWarps];
-  int32_t missing;  // distinct rows entered and, so far, not hit
-  Tally tally;
+  Tally tallies[B::kWarps];
   int32_t victim_slots[B::kChunk];
+  uint16_t missed_places[B::kChunk];  // in the look-up table, by rank
 };
 
 template <class B>
 struct Workspace {
-  static constexpr int32_t kTableInts = 2 << B::kTableBits;
-  static constexpr size_t kBytes = sizeof(int32_t) * kTableInts + sizeof(Space<B>);
+  static constexpr int32_t kPlaces = 1 << B::kTableBits;
+  static_assert(kPlaces <= 1 << 16, "places are 16 bits wide");
+  static constexpr size_t kBytes = 2 * sizeof(int32_t) * kPlaces + sizeof(Space<B>);
 
   int32_t* ints;
 
   __device__ LookupTable table() const {
-    return {{ints, B::kTableBits}, reinterpret_cast<uint32_t*>(ints + kTableInts / 2)};
+    return {{ints, B::kTableBits}, reinterpret_cast<uint32_t*>(ints + kPlaces)};
   }
-  __device__ Space<B>& space() const { return *reinterpret_cast<Space<B>*>(ints + kTableInts); }
+  __device__ Space<B>& space() const { return *reinterpret_cast<Space<B>*>(ints + 2 * kPlaces); }
 
+  // Before a union, or a chunk of it.
   __device__ void clear() const {
-    constexpr int kVectors = kTableInts * sizeof(int32_t) / sizeof(int4);
+    constexpr int kVectors = kPlaces * sizeof(int32_t) / sizeof(int4);
 #pragma unroll
     for (int i = 0; i < kVectors / B::kThreads; ++i) {
       reinterpret_cast<int4*>(ints)[i * B::kThreads + threadIdx.x] = make_int4(kNone, kNone, kNone, kNone);
     }
     Victims<B::kThreads>::clear(space().victims);
-    if (threadIdx.x == 0) space().missing = 0;
+    if (threadIdx.x == 0) space().notes.twice = false;
+  }
+
+  // Before a request.
+  __device__ void clear_all() const {
+    clear();
+    if (threadIdx.x < B::kWarps) space().tallies[threadIdx.x] = {};
+    if (threadIdx.x == 0) space().notes.some_unleased = false;
   }
 };
 
@@ -95,7 +112,6 @@ template <class B>
 struct Request {
   Query query;
   HotRow<B::kFewBlocks> hot;
-  int32_t now;    // its clock in this call
   int32_t rows;   // query rows
   int32_t plan;   // where its entries of device_rows and of the plan begin
   int32_t total;  // references
@@ -104,162 +120,168 @@ struct Request {
 template <class B>
 class Resolver {
  public:
-  using Refs = References<B::kThreads, B::kReferenceItems>;
+  using Refs = References<B::kReferenceItems, B::kVector>;
 
-  __device__ Resolver(const Workspace<B>& work, const Request<B>& request, const Outputs& out,
-                      Refs& references)
+  // `now` is the request's clock in this call.
+  __device__ __forceinline__ Resolver(const Workspace<B>& work, const Request<B>& request, const Outputs& out,
+                                      Refs& references, int32_t now)
       : space_(work.space()),
         table_(work.table()),
         request_(request),
         out_(out),
         references_(references),
-        slots_(request.hot) {}
+        now_(now) {}
 
-  __device__ void load() {
-    references_.load_pages(request_.query);
-    slots_.load();
-  }
+  __device__ __forceinline__ void load_slots() { slots_.load(request_.hot); }
 
   // Settles every reference or enters its row, looks for the rows in the slots, and gives hits the new stamp.
-  // Returns how many rows are missing.
-  __device__ int32_t look_up() {
-    bool any = false;
-    warp_add(space_.missing, references_.enter(request_.query, table_, any));
-    if (!__syncthreads_or(any)) return 0;
-
-    warp_add(space_.missing, -slots_.probe(table_));
+  // Returns whether any row is missing.
+  __device__ __forceinline__ bool look_up() {
+    wanted_ = __syncthreads_or(references_.enter(request_.query, table_));
+    if (!wanted_) return false;
+    slots_.probe(request_.hot, table_);
     __syncthreads();
-    slots_.settle(table_, request_.now);
-    return space_.missing;
+    slots_.settle(request_.hot, table_, now_);
+    return __syncthreads_or(leave_references());
   }
 
   // Finds victims for the misses; returns for how many. With kSpare, slots that have the new stamp are not
   // free.
   template <bool kSpare>
-  __device__ int32_t make_room(int32_t misses) {
-    const auto each_slot = [&](auto f) {
-      slots_.each(table_, [&](int32_t slot, bool free, int32_t stamp) {
-        f(slot, free && !(kSpare && stamp == request_.now), stamp);
+  __device__ __forceinline__ int32_t make_room() {
+    const auto each_group = [&](auto f) {
+      slots_.each_group(request_.hot, table_, [&](int32_t first, auto free, const int32_t* stamps) {
+        f(first, [&](int v) { return free(v) && !(kSpare && stamps[v] == now_); }, stamps);
       });
     };
-    Victims<B::kThreads> victims(space_.victims, space_.victim_slots, request_.now);
-    slots_.load_stamps();
-    count_misses();
-    victims.count(each_slot);
+    const int32_t slot_bits = kWarp - __clz(request_.hot.slots - 1);
+    Victims<B::kThreads> victims(space_.victims, space_.victim_slots, slot_bits, now_);
+    slots_.load_stamps(request_.hot);
+    victims.count(each_group);
+    const uint32_t firsts = count_firsts();
     __syncthreads();
-    number_misses();
     victims.scan();
+    const int32_t misses = number_misses(firsts);
     __syncthreads();
-    const int32_t found = victims.list(misses, each_slot);
+    const int32_t found = victims.list(misses, each_group);
     __syncthreads();
     victims.order(misses);
-    victims.take_large(misses, each_slot);
+    victims.take_large(misses, each_group);
     __syncthreads();
     return found;
   }
 
-  // Nothing is loaded yet.
-  __device__ void clear_plan() const {
-#pragma unroll
-    for (int j = 0; j < B::kReferenceItems; ++j) {
-      if (!references_.real(j)) continue;
-      out_.miss_host_rows[request_.plan + references_.number(j)] = kNone;
-      out_.miss_device_rows[request_.plan + references_.number(j)] = kNone;
+  // Writes the loads into slots and plan, where `before` of them are already.
+  __device__ __forceinline__ void enter_loads(int32_t loads, int32_t before) const {
+#pragma unroll 1
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < loads; i += B::kThreads) {
+      const int32_t slot = space_.victim_slots[i], host_row = table_.keys[space_.missed_places[i]];
+      const int32_t entry = request_.plan + before + i;
+      request_.hot.rows[slot] = host_row;
+      request_.hot.stamps[slot] = now_;
+      out_.miss_host_rows[entry] = host_row;
+      out_.miss_device_rows[entry] = request_.hot.device_row(slot);
     }
   }
 
-  // Writes the answer to every reference, and the loads into slots and plan, where `before` of them are
-  // already.
-  __device__ void answer(int32_t first, int32_t loads, int32_t before) {
+  // Writes the answer to every reference.
+  __device__ __forceinline__ void answer(int32_t first, int32_t loads) {
     constexpr int kItems = B::kReferenceItems;
-    uint32_t values[kItems], tally = 0;
-    int32_t slots[kItems], rows[kItems];
-#pragma unroll
-    for (int j = 0; j < kItems; ++j)
-      values[j] = references_.is_wanted(j) ? table_.values[references_.entry(j)] : 0;
+    uint32_t tally = 0;
+    int32_t rows[kItems];
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      const auto rank = static_cast<int32_t>(values[j] - kRank);
-      const bool loaded = values[j] >= kRank && rank < loads;
-      slots[j] = loaded ? space_.victim_slots[rank] : kNone;
-      if (references_.is_wanted(j) && values[j] < kFirstReference) slots[j] = static_cast<int32_t>(values[j]);
-    }
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      rows[j] = slots[j] >= 0 ? request_.hot.device_row(slots[j]) : max(references_.found(j), kNone);
-    }
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      if (references_.real(j)) out_.device_rows[request_.plan + first + references_.number(j)] = rows[j];
-      if ((firsts_ >> j & 1) && slots[j] >= 0) {
-        const int32_t entry = request_.plan + before + static_cast<int32_t>(values[j] - kRank);
-        enter_load(slots[j], table_.keys[references_.entry(j)], entry, rows[j]);
+      const int32_t found = references_.found(j);
+      rows[j] = max(found, kNone);
+      if (wanted_ && references_.is_wanted(j)) {
+        const int32_t slot = slot_of(table_.values[references_.entry(j)], loads);
+        if (slot != kNone) rows[j] = request_.hot.device_row(slot);
       }
-      tally += Tally::packed(references_.found(j) >= 0,
-                             references_.real(j) && references_.found(j) == kPadded, rows[j] >= 0);
+      tally += Tally::packed(found >= 0, references_.real(j) && found == kPadded, rows[j] >= 0);
     }
-    space_.tally.add(tally);
+    references_.write(rows, out_.device_rows + static_cast<uint32_t>(request_.plan + first));
+    space_.tallies[warp_number()].add(tally);
     if (request_.rows > 1) count_in_rows(first, rows);
-    firsts_ = 0;
   }
 
  private:
-  __device__ void count_misses() {
-    int32_t in_warp = 0;
+  __device__ __forceinline__ int32_t slot_of(uint32_t value, int32_t loads) const {
+    const auto rank = static_cast<int32_t>(value - kRank);
+    const bool loaded = value >= kRank && rank < loads;
+    const int32_t victim = loaded ? space_.victim_slots[rank] : kNone;
+    return value < kFirstReference ? static_cast<int32_t>(value) : victim;
+  }
+
+  // Leaves the lowest reference to each missing row. Returns whether this thread has any.
+  __device__ __forceinline__ bool leave_references() const {
+    bool any = false;
+#pragma unroll
+    for (int j = 0; j < B::kReferenceItems; ++j) {
+      const bool wanted = references_.is_wanted(j);
+      uint32_t& value = table_.values[references_.entry(j)];
+      const bool missing = wanted && value >= kFirstReference;
+      if (missing) atomicMin(&value, kFirstReference + references_.number(j));
+      any |= missing;
+    }
+    return any;
+  }
+
+  // Bit j: the thread's j-th reference is the first to a missing row.
+  __device__ __forceinline__ uint32_t count_firsts() const {
+    uint32_t firsts = 0;
 #pragma unroll
     for (int j = 0; j < B::kReferenceItems; ++j) {
       const uint32_t value = references_.is_wanted(j) ? table_.values[references_.entry(j)] : 0;
-      const bool first = value == kFirstReference + references_.number(j);
-      firsts_ |= static_cast<uint32_t>(first) << j;
-      in_warp += __popc(__ballot_sync(kAllLanes, first));
+      firsts |= static_cast<uint32_t>(value == kFirstReference + references_.number(j)) << j;
     }
+    const int32_t in_warp = __reduce_add_sync(kAllLanes, __popc(firsts));
     if (lane_number() == 0) space_.misses_of[warp_number()] = in_warp;
+    return firsts;
   }
 
-  // In order of first reference.
-  __device__ void number_misses() {
-    const int32_t before = lane_number() < warp_number() ? space_.misses_of[lane_number()] : 0;
-    int32_t rank = __reduce_add_sync(kAllLanes, before);
+  // In order of first reference. Returns how many there are.
+  __device__ __forceinline__ int32_t number_misses(uint32_t firsts) {
+    const int32_t others = lane_number() < B::kWarps ? space_.misses_of[lane_number()] : 0;
+    int32_t rank = __reduce_add_sync(kAllLanes, lane_number() < warp_number() ? others : 0);
+    if (__any_sync(kAllLanes, firsts != 0)) {
 #pragma unroll
-    for (int j = 0; j < B::kReferenceItems; ++j) {
-      const bool first = firsts_ >> j & 1;
-      const unsigned all = __ballot_sync(kAllLanes, first);
-      if (first) table_.values[references_.entry(j)] = kRank + rank + __popc(all & lanes_before());
-      rank += __popc(all);
-    }
-  }
-
-  __device__ void enter_load(int32_t slot, int32_t host_row, int32_t entry, int32_t device_row) const {
-    request_.hot.rows[slot] = host_row;
-    request_.hot.stamps[slot] = request_.now;
-    out_.miss_host_rows[entry] = host_row;
-    out_.miss_device_rows[entry] = device_row;
-  }
-
-  // Adds to the valid counts of query rows. A warp's 32 references mostly lie in one.
-  __device__ void count_in_rows(int32_t first, const int32_t (&rows)[B::kReferenceItems]) const {
-    const Divisor& columns = request_.query.columns;
-    int32_t* counts = out_.valid_counts + request_.query.first_row;
-    int32_t open_row = 0, open_count = 0;
-    const auto close = [&](int32_t next_row) {
-      if (lane_number() == 0 && open_count > 0) atomicAdd(&counts[open_row], open_count);
-      open_row = next_row;
-      open_count = 0;
-    };
+      for (int first = 0; first < B::kReferenceItems; first += B::kVector) {
+        const int32_t in_group = __popc(firsts >> first & ((1u << B::kVector) - 1));
+        const int32_t through = warp_inclusive_sum(in_group);
+        int32_t mine = rank + through - in_group;
 #pragma unroll
-    for (int j = 0; j < B::kReferenceItems; ++j) {
-      const int32_t row = columns.divide(first + references_.number(j));
-      const bool valid = rows[j] >= 0;
-      const unsigned all = __ballot_sync(kAllLanes, valid);
-      const int32_t warp_row = __shfl_sync(kAllLanes, row, 0);
-      if (warp_row != open_row) close(warp_row);
-      if (__shfl_sync(kAllLanes, row, kWarp - 1) == warp_row) {
-        open_count += __popc(all);
-      } else if (valid) {
-        atomicAdd(&counts[row], 1);
+        for (int j = first; j < first + B::kVector; ++j) {
+          if (!(firsts >> j & 1)) continue;
+          const int32_t place = references_.entry(j);
+          table_.values[place] = kRank + mine;
+          space_.missed_places[mine] = static_cast<uint16_t>(place);
+          ++mine;
+        }
+        rank += __shfl_sync(kAllLanes, through, kWarp - 1);
       }
     }
-    close(0);
+    return __reduce_add_sync(kAllLanes, others);
+  }
+
+  // Adds to the valid counts of query rows. A warp's references mostly lie in one.
+  __device__ __forceinline__ void count_in_rows(int32_t first,
+                                                const int32_t (&rows)[B::kReferenceItems]) const {
+    const Divisor& columns = request_.query.columns;
+    int32_t* counts = out_.valid_counts + request_.query.first_row;
+#pragma unroll
+    for (int j = 0; j < B::kReferenceItems; j += B::kVector) {
+      const int32_t begin = first + references_.number(j);
+      const int32_t open_row = columns.divide(__shfl_sync(kAllLanes, begin, 0));
+      const int32_t last_row = columns.divide(__shfl_sync(kAllLanes, begin, kWarp - 1) + B::kVector - 1);
+      int32_t valid = 0;
+#pragma unroll
+      for (int v = 0; v < B::kVector; ++v) {
+        valid += rows[j + v] >= 0;
+        if (open_row != last_row && rows[j + v] >= 0) atomicAdd(&counts[columns.divide(begin + v)], 1);
+      }
+      const int32_t of_warp = __reduce_add_sync(kAllLanes, valid);
+      if (open_row == last_row && lane_number() == 0 && of_warp > 0) atomicAdd(&counts[open_row], of_warp);
+    }
   }
 
   Space<B>& space_;
@@ -267,8 +289,9 @@ class Resolver {
   const Request<B>& request_;
   const Outputs& out_;
   Refs& references_;
+  const int32_t now_;
+  bool wanted_ = false;  // whether any row is looked for in the hot buffer
   Slots<B::kThreads, B::kSlotItems, HotRow<B::kFewBlocks>> slots_;
-  uint32_t firsts_ = 0;  // bit j: the thread's j-th reference is the first to a miss
 };
 
 }  // namespace hisparse::cuda

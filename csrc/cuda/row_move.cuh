@@ -19,6 +19,7 @@
 #include <numeric>
 
 #include "common/params.h"
+#include "divisor.cuh"
 #include "launch.cuh"
 #include "warp.cuh"
 
@@ -48,7 +49,8 @@ struct RowMove {
   int64_t source_rows, destination_rows;
   BeyondEnd beyond_end;
   bool segments_in_source;
-  int32_t words_per_row, segment_words, segment_layers;
+  Divisor words_per_row;
+  int32_t segment_words, segment_layers;
   int32_t segments, segments_per_piece, rounds_per_segment, pieces;
 };
 
@@ -78,7 +80,8 @@ __device__ __forceinline__ void move_piece(const RowMove& move, RowPair rows, in
         const auto skew = static_cast<int32_t>(start / sizeof(Word) % kWordsPerLine);
         const int32_t word = round * kWarp + lane_number() - skew;
         if (word >= 0 && word < move.segment_words) {
-          const int32_t layer = word / move.words_per_row, offset = word % move.words_per_row;
+          const int32_t layer = move.words_per_row.divide(word);
+          const int32_t offset = word - layer * move.words_per_row.value;
           const LayerPair& pair = move.layers[first_layer + layer];
           targets[u] = reinterpret_cast<Word*>(pair.destination.data +
                                                rows.destination * pair.destination.row_stride) +
@@ -119,7 +122,8 @@ template <class RowsOf, class Share>
 __device__ __forceinline__ void each_piece(int64_t count, int64_t warp, int64_t warps, int32_t pieces,
                                            RowsOf rows_of, Share share) {
   for (int64_t i = warp; i < count * pieces; i += warps) {
-    share(rows_of(i / pieces), static_cast<int32_t>(i % pieces));
+    const int64_t token = pieces == 1 ? i : i / pieces;  // no division for the usual segment
+    share(rows_of(token), static_cast<int32_t>(i - token * pieces));
   }
 }
 
@@ -151,7 +155,7 @@ inline int32_t segment_layers(const Layer* const* layers, int32_t count, int64_t
 
 template <class Word>
 RowMove planned_move(const PoolPair& pools, size_t first, int32_t count, BeyondEnd beyond_end) {
-  RowMove move{};
+  RowMove move{.words_per_row = Divisor(static_cast<int32_t>(pools.row_bytes / sizeof(Word)))};
   const Layer *sources[kLayersPerLaunch], *destinations[kLayersPerLaunch];
   for (int32_t l = 0; l < count; ++l) {
     sources[l] = &pools.source.layers[first + l];
@@ -166,8 +170,7 @@ RowMove planned_move(const PoolPair& pools, size_t first, int32_t count, BeyondE
   const int32_t in_destination = segment_layers(destinations, count, pools.row_bytes);
   move.segments_in_source = in_source >= in_destination;
   move.segment_layers = std::max(in_source, in_destination);
-  move.words_per_row = static_cast<int32_t>(pools.row_bytes / sizeof(Word));
-  move.segment_words = move.segment_layers * move.words_per_row;
+  move.segment_words = move.segment_layers * move.words_per_row.value;
   move.segments = count / move.segment_layers;
   constexpr int32_t kWordsPerLine = kLineBytes / sizeof(Word);
   move.rounds_per_segment = divide_up<int32_t>(move.segment_words + kWordsPerLine - 1, kWarp);

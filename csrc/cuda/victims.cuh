@@ -1,9 +1,9 @@
 // Which hot slots are given up, in order, without sorting them: by (stamp, slot), smallest first.
 //
-// Free slots are counted by age, oldest bucket first: every age below kExactAges has a bucket of its own,
-// older ones share kPerOctave buckets an octave. Prefix sums tell where each bucket's slots come among the
-// victims, and which is the last bucket that matters. Inside a bucket, slots of small ones are listed side by
-// side and counted against one another; large ones are gone through stamp by stamp.
+// Free slots are counted by age, oldest bucket first; a bucket's width is 1/32 of the ages' power of two, or
+// one age. Prefix sums tell where each bucket's slots come among the victims, and which is the last bucket
+// that matters. Inside a bucket, slots of small ones are listed side by side and counted against one another;
+// large ones are gone through stamp by stamp.
 //
 // | step    | reads                            | writes                             | then      |
 // |---------|----------------------------------|------------------------------------|-----------|
@@ -16,6 +16,7 @@
 
 #include <cstdint>
 
+#include "hot_slots.cuh"
 #include "warp.cuh"
 
 namespace hisparse::cuda {
@@ -27,128 +28,136 @@ __device__ __forceinline__ uint32_t stamp_order(int32_t stamp) {
   return static_cast<uint32_t>(stamp) ^ 0x80000000u;
 }
 
-// Buckets by age, the oldest first.
+// Buckets by age, the oldest first. An age as a float, without sign and low bits of its fraction, is a number
+// that rises with it: the bucket, counted from the newest.
 struct Ages {
-  static constexpr int kExactBits = 8, kOctaveBits = 5;
-  static constexpr uint32_t kExactAges = 1 << kExactBits, kPerOctave = 1 << kOctaveBits;
-  static constexpr int kBuckets = kExactAges + (32 - kExactBits) * kPerOctave;
+  static constexpr int kFractionBits = 5, kLowBits = 23 - kFractionBits;
+  static constexpr int kBuckets = 32 << kFractionBits;
+  static constexpr int kOne = 127 << kFractionBits;  // of age 1
+  static constexpr int32_t kNewest = kBuckets - 1;   // of ages 0 and 1
 
   // Stamps from `now` on count as of age 0.
-  __device__ __forceinline__ static int32_t bucket(int32_t now, int32_t stamp) {
-    const uint32_t age = stamp < now ? static_cast<uint32_t>(now) - static_cast<uint32_t>(stamp) : 0;
-    uint32_t place = age;
-    if (age >= kExactAges) {
-      const int octave = 31 - __clz(age);
-      const uint32_t part = (age >> (octave - kOctaveBits)) & (kPerOctave - 1);
-      place = kExactAges + (octave - kExactBits) * kPerOctave + part;
-    }
-    return kBuckets - 1 - static_cast<int32_t>(place);
+  __device__ __forceinline__ static uint32_t age(int32_t now, int32_t stamp) {
+    return stamp < now ? static_cast<uint32_t>(now) - static_cast<uint32_t>(stamp) : 0;
+  }
+
+  __device__ __forceinline__ static int32_t bucket(uint32_t age) {
+    const int32_t number = __float_as_int(__uint2float_rz(age)) >> kLowBits;
+    return min(kNewest + kOne - number, kNewest);
+  }
+
+  // Ages of a bucket differ in so many low bits.
+  __device__ __forceinline__ static int32_t width_bits(int32_t bucket) {
+    return max(((kNewest - bucket) >> kFractionBits) - kFractionBits, 0);
   }
 
   // The largest stamp of a bucket that has any.
   __device__ __forceinline__ static int32_t newest(int32_t now, int32_t bucket) {
-    const uint32_t place = kBuckets - 1 - bucket;
-    if (place == 0) return INT32_MAX;
-    uint32_t age = place;
-    if (place >= kExactAges) {
-      const uint32_t octave = kExactBits + (place - kExactAges) / kPerOctave;
-      age = (kPerOctave + (place - kExactAges) % kPerOctave) << (octave - kOctaveBits);
-    }
+    if (bucket == kNewest) return INT32_MAX;
+    const uint32_t age = __float2uint_ru(__int_as_float((kNewest + kOne - bucket) << kLowBits));
     return static_cast<int32_t>(static_cast<uint32_t>(now) - age);
   }
-};
-
-// A free slot among those of its bucket, which lie at begin .. end - 1.
-struct __align__(16) Listed {
-  uint64_t order;      // by stamp, then by slot
-  int32_t begin, end;  // 0, 0: nothing is listed here
-
-  __device__ __forceinline__ static uint64_t order_of(int32_t stamp, int32_t slot) {
-    return uint64_t{stamp_order(stamp)} << 32 | static_cast<uint32_t>(slot);
-  }
-  __device__ __forceinline__ int32_t slot() const { return static_cast<int32_t>(order); }
 };
 
 // What a block needs while it chooses, in shared memory. `counts`, `filled` and `large` are zero, and nothing
 // is listed, when a choice begins.
 template <int kThreads>
 struct VictimSpace {
-  static constexpr int kGroups = Ages::kBuckets / kWarp;
+  static constexpr int kOfThread = Ages::kBuckets / kThreads;  // neighbours
+  static constexpr int kOfWarp = kOfThread * kWarp;
+  static constexpr int kWords = Ages::kBuckets / kWarp;
 
-  Listed listed[kThreads];
+  // Free slots by bucket: what gives their order within it, and where the bucket's first lies, and the end.
+  uint32_t orders[kThreads];
+  int2 bounds[kThreads];           // 0, 0: nothing is listed here
   int32_t counts[Ages::kBuckets];  // free slots
   int32_t filled[Ages::kBuckets];  // listed so far
-  int32_t within[Ages::kBuckets];  // free slots in the buckets before, within 32 buckets
-  int32_t sums[kGroups];           // of 32 buckets
-  uint32_t large[kGroups];         // a bit for each bucket that is not listed
+  int32_t within[Ages::kBuckets];  // free slots in the buckets of the warp before
+  int32_t sums[kWarp];             // of the buckets of each warp
+  uint32_t large[kWords];          // a bit for each bucket that is not listed
   int32_t any_large;
   uint32_t low;
   int32_t of_warp[kThreads / kWarp];
 };
 
-// For whole warps, in this order. `each_slot(f)` calls f(slot, free, stamp) for a warp's slots in order, 32
-// at a time; warps have ascending runs of slots.
+// For whole warps, in this order. `each_group(f)` calls f(first slot, free(v), stamps) for groups of slots, a
+// warp's at a time and in order; warps have ascending runs of groups. Slots are below 2^slot_bits.
 template <int kThreads>
 class Victims {
  public:
   using Space = VictimSpace<kThreads>;
-  static_assert(kThreads >= Space::kGroups && Space::kGroups == kWarp);
+  static_assert(Space::kOfThread >= 1 && kThreads / kWarp <= kWarp);
 
-  __device__ Victims(Space& space, int32_t* slots, int32_t now) : space_(space), slots_(slots), now_(now) {}
+  __device__ Victims(Space& space, int32_t* slots, int32_t slot_bits, int32_t now)
+      : space_(space), slots_(slots), slot_bits_(slot_bits), now_(now) {}
 
   __device__ static void clear(Space& space) {
     const auto thread = static_cast<int32_t>(threadIdx.x);
-    space.listed[thread] = {};
+    space.bounds[thread] = {0, 0};
 #pragma unroll
     for (int i = 0; i < Ages::kBuckets / kThreads; ++i) {
       space.counts[i * kThreads + thread] = 0;
       space.filled[i * kThreads + thread] = 0;
     }
-    if (thread < Space::kGroups) space.large[thread] = 0;
+    if (thread < Space::kWords) space.large[thread] = 0;
+    if (thread < kWarp) space.sums[thread] = 0;
     if (thread == 0) space.any_large = 0;
   }
 
-  template <class EachSlot>
-  __device__ void count(EachSlot each_slot) const {
-    each_slot([&](int32_t, bool free, int32_t stamp) {
-      if (free) atomicAdd(&space_.counts[Ages::bucket(now_, stamp)], 1);
+  template <class EachGroup>
+  __device__ void count(EachGroup each_group) const {
+    each_group([&](int32_t, auto free, const int32_t* stamps) {
+#pragma unroll
+      for (int v = 0; v < kSlotGroup; ++v) {
+        add_if(free(v), space_.counts[Ages::bucket(Ages::age(now_, stamps[v]))], 1);
+      }
     });
   }
 
   __device__ void scan() const {
+    constexpr int kCount = Space::kOfThread;
+    const auto first = static_cast<int32_t>(threadIdx.x) * kCount;
+    int32_t counts[kCount], within[kCount], sum = 0;
+    read_vector<kCount>(space_.counts + first, counts);
 #pragma unroll
-    for (int i = 0; i < Ages::kBuckets / kThreads; ++i) {
-      const auto b = static_cast<int32_t>(i * kThreads + threadIdx.x);
-      const int32_t count = space_.counts[b], through = warp_inclusive_sum(count);
-      space_.within[b] = through - count;
-      if (lane_number() == kWarp - 1) space_.sums[b / kWarp] = through;
-    }
+    for (int i = 0; i < kCount; ++i) sum += counts[i];
+    const int32_t through = warp_inclusive_sum(sum);
+    within[0] = through - sum;
+#pragma unroll
+    for (int i = 1; i < kCount; ++i) within[i] = within[i - 1] + counts[i - 1];
+    write_vector<kCount>(within, space_.within + first);
+    if (lane_number() == kWarp - 1) space_.sums[warp_number()] = through;
   }
 
   // Lists the slots of small buckets. Returns how many victims there are, at most `wanted` >= 1.
-  template <class EachSlot>
-  __device__ int32_t list(int32_t wanted, EachSlot each_slot) {
+  template <class EachGroup>
+  __device__ int32_t list(int32_t wanted, EachGroup each_group) {
     const int32_t sum = space_.sums[lane_number()], through = warp_inclusive_sum(sum);
     before_ = through - sum;
     // The last bucket that begins before `wanted`.
-    const int32_t group = kWarp - 1 - __clz(__ballot_sync(kAllLanes, before_ < wanted));
-    const int32_t begin =
-        __shfl_sync(kAllLanes, before_, group) + space_.within[group * kWarp + lane_number()];
-    const int32_t last = group * kWarp + kWarp - 1 - __clz(__ballot_sync(kAllLanes, begin < wanted));
+    const int32_t last_warp = kWarp - 1 - __clz(__ballot_sync(kAllLanes, before_ < wanted) & kOfWarps);
+    const int32_t before = __shfl_sync(kAllLanes, before_, last_warp);
+    int32_t last = last_warp * Space::kOfWarp;
+#pragma unroll
+    for (int i = 0; i < Space::kOfThread; ++i) {
+      const int32_t bucket = last_warp * Space::kOfWarp + i * kWarp + lane_number();
+      last += __popc(__ballot_sync(kAllLanes, before + space_.within[bucket] < wanted));
+    }
+    last -= 1;  // the first of the warp's begins before it, too
+    end_ = before + space_.within[last] + space_.counts[last];
     const int32_t newest = Ages::newest(now_, last);
-    each_slot([&](int32_t slot, bool free, int32_t stamp) {
-      const bool chosen = free && stamp <= newest;
-      if (!__any_sync(kAllLanes, chosen)) return;
-      const int32_t bucket = Ages::bucket(now_, stamp);
-      const int32_t first = space_.within[bucket] + __shfl_sync(kAllLanes, before_, bucket / kWarp);
-      if (!chosen) return;
-      const int32_t end = first + space_.counts[bucket];
-      if (end - first <= kSmall && end <= kThreads) {
-        const int32_t place = first + atomicAdd(&space_.filled[bucket], 1);
-        space_.listed[place] = {Listed::order_of(stamp, slot), first, end};
-      } else {
-        atomicOr(&space_.large[bucket / kWarp], 1u << bucket % kWarp);
-        space_.any_large = 1;
+    each_group([&](int32_t first, auto free, const int32_t* stamps) {
+      uint32_t chosen = 0;
+#pragma unroll
+      for (int v = 0; v < kSlotGroup; ++v)
+        chosen |= static_cast<uint32_t>(free(v) && stamps[v] <= newest) << v;
+      for (; __any_sync(kAllLanes, chosen != 0); chosen &= chosen - 1) {
+        const int next = max(__ffs(chosen) - 1, 0);
+        const uint32_t age = Ages::age(now_, picked<kSlotGroup>(stamps, next));
+        const int32_t bucket = Ages::bucket(age);
+        const int32_t begin =
+            __shfl_sync(kAllLanes, before_, bucket / Space::kOfWarp) + space_.within[bucket];
+        if (chosen != 0) enter(first + next, age, bucket, begin);
       }
     });
     return min(__shfl_sync(kAllLanes, through, kWarp - 1), wanted);
@@ -158,42 +167,59 @@ class Victims {
   __device__ void order(int32_t wanted) const {
     constexpr int32_t kTogether = 4;
     const auto thread = static_cast<int32_t>(threadIdx.x);
-    const int32_t part = thread % kTogether, listed = min(wanted + kSmall, kThreads);
+    const int32_t part = thread % kTogether, listed = min(end_, kThreads);
 #pragma unroll 1
     for (int32_t base = 0; base < listed; base += kThreads / kTogether) {
-      const Listed mine = space_.listed[base + thread / kTogether];
+      // Whole warps leave.
+      const int32_t place = base + thread / kTogether;
+      if (place / (kWarp / kTogether) * (kWarp / kTogether) >= listed) return;
+      const auto [begin, end] = space_.bounds[place];
+      const uint32_t mine = space_.orders[place];
       int32_t rank = 0;
 #pragma unroll 4
-      for (int32_t i = mine.begin + part; i < mine.end; i += kTogether) {
-        rank += space_.listed[i].order < mine.order;
-      }
+      for (int32_t i = begin + part; i < end; i += kTogether) rank += space_.orders[i] < mine;
       rank += __shfl_xor_sync(kAllLanes, rank, 1);
       rank += __shfl_xor_sync(kAllLanes, rank, 2);
-      rank += mine.begin;
-      if (part == 0 && mine.end > 0 && rank < wanted) slots_[rank] = mine.slot();
+      rank += begin;
+      if (part == 0 && end > 0 && rank < wanted) slots_[rank] = static_cast<int32_t>(mine & slot_mask());
     }
   }
 
   // For the whole block: the slots of large buckets, stamp by stamp.
-  template <class EachSlot>
-  __device__ void take_large(int32_t wanted, EachSlot each_slot) const {
+  template <class EachGroup>
+  __device__ void take_large(int32_t wanted, EachGroup each_group) const {
     if (!space_.any_large) return;
-    for (int32_t group = 0; group < Space::kGroups; ++group) {
-      for (uint32_t left = space_.large[group]; left != 0; left &= left - 1) {
-        take_bucket(group * kWarp + __ffs(left) - 1, wanted, each_slot);
+    for (int32_t word = 0; word < Space::kWords; ++word) {
+      for (uint32_t left = space_.large[word]; left != 0; left &= left - 1) {
+        take_bucket(word * kWarp + __ffs(left) - 1, wanted, each_group);
       }
     }
   }
 
-  // Victim i, after the next barrier.
-  __device__ __forceinline__ int32_t slot(int32_t i) const { return slots_[i]; }
-
  private:
   static constexpr int32_t kSmall = 256;
+  static constexpr unsigned kOfWarps = kThreads / kWarp == kWarp ? kAllLanes : (1u << kThreads / kWarp) - 1;
 
-  template <class EachSlot>
-  __device__ __forceinline__ void take_bucket(int32_t bucket, int32_t wanted, EachSlot each_slot) const {
-    int32_t begin = space_.within[bucket] + __shfl_sync(kAllLanes, before_, bucket / kWarp);
+  __device__ __forceinline__ uint32_t slot_mask() const { return (1u << slot_bits_) - 1; }
+
+  // By stamp, then by slot, in one number: where a bucket is too wide for that, it counts as large.
+  __device__ __forceinline__ void enter(int32_t slot, uint32_t age, int32_t bucket, int32_t begin) const {
+    const int32_t end = begin + space_.counts[bucket], width_bits = Ages::width_bits(bucket);
+    const bool fits = bucket != Ages::kNewest && width_bits + slot_bits_ <= 32;
+    if (fits && end - begin <= kSmall && end <= kThreads) {
+      const int32_t place = begin + atomicAdd(&space_.filled[bucket], 1);
+      const uint32_t by_stamp = ~age & ((1u << width_bits) - 1);
+      space_.orders[place] = by_stamp << slot_bits_ | static_cast<uint32_t>(slot);
+      space_.bounds[place] = {begin, end};
+    } else {
+      atomicOr(&space_.large[bucket / kWarp], 1u << bucket % kWarp);
+      space_.any_large = 1;
+    }
+  }
+
+  template <class EachGroup>
+  __device__ __forceinline__ void take_bucket(int32_t bucket, int32_t wanted, EachGroup each_group) const {
+    int32_t begin = space_.within[bucket] + __shfl_sync(kAllLanes, before_, bucket / Space::kOfWarp);
     const int32_t end = min(begin + space_.counts[bucket], wanted);
     for (uint32_t from = 0; begin < end;) {
       // The smallest stamp that is left.
@@ -201,9 +227,13 @@ class Victims {
       if (threadIdx.x == 0) space_.low = kNoStamp;
       __syncthreads();
       uint32_t low = kNoStamp;
-      each_slot([&](int32_t, bool free, int32_t stamp) {
-        const bool here = free && stamp_order(stamp) >= from && Ages::bucket(now_, stamp) == bucket;
-        if (here) low = min(low, stamp_order(stamp));
+      each_group([&](int32_t, auto free, const int32_t* stamps) {
+#pragma unroll
+        for (int v = 0; v < kSlotGroup; ++v) {
+          const uint32_t stamp = stamp_order(stamps[v]);
+          if (free(v) && stamp >= from && Ages::bucket(Ages::age(now_, stamps[v])) == bucket)
+            low = min(low, stamp);
+        }
       });
       low = __reduce_min_sync(kAllLanes, low);
       if (lane_number() == 0) atomicMin(&space_.low, low);
@@ -211,20 +241,28 @@ class Victims {
       low = space_.low;
 
       // Its slots, in order.
-      int32_t in_warp = 0;
-      each_slot([&](int32_t, bool free, int32_t stamp) {
-        in_warp += __popc(__ballot_sync(kAllLanes, free && stamp_order(stamp) == low));
+      int32_t in_thread = 0;
+      each_group([&](int32_t, auto free, const int32_t* stamps) {
+#pragma unroll
+        for (int v = 0; v < kSlotGroup; ++v) in_thread += free(v) && stamp_order(stamps[v]) == low;
       });
+      const int32_t in_warp = __reduce_add_sync(kAllLanes, in_thread);
       if (lane_number() == 0) space_.of_warp[warp_number()] = in_warp;
       __syncthreads();
       const int32_t others = lane_number() < kThreads / kWarp ? space_.of_warp[lane_number()] : 0;
       int32_t rank = begin + __reduce_add_sync(kAllLanes, lane_number() < warp_number() ? others : 0);
-      each_slot([&](int32_t slot, bool free, int32_t stamp) {
-        const bool here = free && stamp_order(stamp) == low;
-        const unsigned all = __ballot_sync(kAllLanes, here);
-        const int32_t at = rank + __popc(all & lanes_before());
-        if (here && at < wanted) slots_[at] = slot;
-        rank += __popc(all);
+      each_group([&](int32_t first, auto free, const int32_t* stamps) {
+        uint32_t taken = 0;
+#pragma unroll
+        for (int v = 0; v < kSlotGroup; ++v) {
+          taken |= static_cast<uint32_t>(free(v) && stamp_order(stamps[v]) == low) << v;
+        }
+        const int32_t through = warp_inclusive_sum(__popc(taken));
+        int32_t at = rank + through - __popc(taken);
+        for (; taken != 0; taken &= taken - 1, ++at) {
+          if (at < wanted) slots_[at] = first + __ffs(taken) - 1;
+        }
+        rank += __shfl_sync(kAllLanes, through, kWarp - 1);
       });
       begin += __reduce_add_sync(kAllLanes, others);
       from = low + 1;
@@ -233,8 +271,9 @@ class Victims {
 
   Space& space_;
   int32_t* slots_;
-  int32_t now_;
-  int32_t before_ = 0;  // of a lane: free slots before its 32 buckets
+  int32_t slot_bits_, now_;
+  int32_t before_ = 0;  // of a lane: free slots before the buckets of the warp with its number
+  int32_t end_ = 0;     // free slots up to the last bucket that matters
 };
 
 }  // namespace hisparse::cuda

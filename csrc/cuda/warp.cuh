@@ -17,6 +17,36 @@ constexpr __host__ __device__ T divide_up(T value, T by) {
   return (value + by - 1) / by;
 }
 
+// kCount numbers at an address that is a multiple of their size, in one access.
+template <int kCount>
+struct __align__(sizeof(int32_t) * kCount) Vector {
+  int32_t values[kCount];
+};
+
+template <int kCount>
+__device__ __forceinline__ void read_vector(const int32_t* from, int32_t* to) {
+  const auto vector = *reinterpret_cast<const Vector<kCount>*>(from);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = vector.values[i];
+}
+
+template <int kCount>
+__device__ __forceinline__ void write_vector(const int32_t* from, int32_t* to) {
+  Vector<kCount> vector;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) vector.values[i] = from[i];
+  *reinterpret_cast<Vector<kCount>*>(to) = vector;
+}
+
+// numbers[i] without a run-time index, which would send the array to memory.
+template <int kCount>
+__device__ __forceinline__ int32_t picked(const int32_t* numbers, int i) {
+  int32_t number = numbers[0];
+#pragma unroll
+  for (int n = 1; n < kCount; ++n) number = n == i ? numbers[n] : number;
+  return number;
+}
+
 // Sum over this lane and those before it.
 template <class T>
 __device__ __forceinline__ T warp_inclusive_sum(T value) {
@@ -28,17 +58,14 @@ __device__ __forceinline__ T warp_inclusive_sum(T value) {
   return value;
 }
 
-// Adds to a number in shared memory, from one lane.
-__device__ __forceinline__ void shared_add(int32_t& sum, int32_t value) {
-  asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(&sum))),
-               "r"(value)
-               : "memory");
-}
-
-// Adds the sum of a whole warp to a number in shared memory.
-__device__ __forceinline__ void warp_add(int32_t& sum, int32_t value) {
-  const int32_t of_warp = __reduce_add_sync(kAllLanes, value);
-  if (lane_number() == 0) shared_add(sum, of_warp);
+// The largest of this lane's and those before it.
+template <class T>
+__device__ __forceinline__ T warp_inclusive_max(T value) {
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    value = max(value, __shfl_up_sync(kAllLanes, value, distance));
+  }
+  return value;
 }
 
 // Sum over this thread and those before it; the whole block, at most 32 warps.
@@ -50,18 +77,6 @@ __device__ __forceinline__ int32_t block_inclusive_sum(int32_t value) {
   __syncthreads();
   const int32_t before = lane_number() < warp_number() ? sums[lane_number()] : 0;
   return in_warp + __reduce_add_sync(kAllLanes, before);
-}
-
-// The first of kSize ascending numbers that is above `value`, which one of them is.
-template <int kSize>
-__device__ __forceinline__ int32_t first_above(const int32_t* numbers, int32_t value) {
-  static_assert((kSize & (kSize - 1)) == 0);
-  int32_t first = 0;
-#pragma unroll
-  for (int32_t half = kSize / 2; half > 0; half /= 2) {
-    if (numbers[first + half - 1] <= value) first += half;
-  }
-  return first;
 }
 
 // The whole block sets `count` integers, 16 bytes at a time where it can.

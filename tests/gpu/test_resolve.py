@@ -58,6 +58,7 @@ def test_odd_sizes(slots: int, columns: int) -> None:
         "any number of slots": Shape(rows=(2, 1), columns=2048, slots=70_000, pages=1500, block_size=64),
         "union in chunks": Shape(rows=(30, 1), columns=700, slots=4096, pages=200, block_size=64, resident=0.1),
         "too few slots": Shape(rows=(9, 2), columns=2048, slots=1500, pages=200, block_size=64, overlap=0.9),
+        "no multiples of four": Shape(rows=(1, 2, 1), columns=1022, slots=4094, pages=200, block_size=64),
         "1024 requests": Shape(rows=(1,) * 1024, columns=128, slots=256, pages=20),
         "one wide row": Shape(rows=(1,), columns=40_000, slots=50_000, pages=1500, block_size=64),
     }.items(),
@@ -116,3 +117,16 @@ def test_more_slots_than_any_kernel_serves() -> None:
             one.view(1, 1), starts, one, table, table, table, *large, clock, counters, block_size, block_size
         )
     assert int(clock) == 0
+
+
+def test_tables_whose_rows_are_far_apart() -> None:
+    lines = torch.zeros(2, (1 << 30) + 1, dtype=torch.int32, device="cuda")[:, :1]
+    one, clock = torch.zeros(1, dtype=torch.int32, device="cuda"), torch.zeros(2, dtype=torch.int32, device="cuda")
+    table, slots = clock.view(2, 1), clock.view(2, 1).clone()
+    counters = torch.zeros(5, dtype=torch.int64, device="cuda")
+    starts = torch.tensor([0, 1], dtype=torch.int32, device="cuda")
+    with pytest.raises(RuntimeError, match="host_table must have rows less than 4 GiB apart"):
+        torch.ops.hisparse.resolve(
+            one.view(1, 1), starts, one, lines, table, table, slots, slots.clone(), clock, counters, 1, 1
+        )
+    assert clock.tolist() == [0, 0]

@@ -1,0 +1,53 @@
+// Atomic operations on shared memory by those threads of a warp for which `when` holds, without a branch.
+#pragma once
+
+#include <cstdint>
+
+namespace hisparse::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* data) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(data));
+}
+
+// The word before; `otherwise` where nothing was done.
+__device__ __forceinline__ int32_t compare_and_swap_if(bool when, int32_t& word, int32_t expected,
+                                                       int32_t value, int32_t otherwise) {
+  int32_t before;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %1, 0;\n\tmov.b32 %0, %5;\n\t"
+      "@p atom.shared.cas.b32 %0, [%2], %3, %4;\n\t}"
+      : "=&r"(before)
+      : "r"(static_cast<int32_t>(when)), "r"(shared_address(&word)), "r"(expected), "r"(value), "r"(otherwise)
+      : "memory");
+  return before;
+}
+
+__device__ __forceinline__ uint32_t minimum_if(bool when, uint32_t& word, uint32_t value,
+                                               uint32_t otherwise) {
+  uint32_t before;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %1, 0;\n\tmov.b32 %0, %4;\n\t"
+      "@p atom.shared.min.u32 %0, [%2], %3;\n\t}"
+      : "=&r"(before)
+      : "r"(static_cast<int32_t>(when)), "r"(shared_address(&word)), "r"(value), "r"(otherwise)
+      : "memory");
+  return before;
+}
+
+__device__ __forceinline__ void add_if(bool when, int32_t& word, int32_t value) {
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %0, 0;\n\t"
+      "@p red.shared.add.s32 [%1], %2;\n\t}" ::"r"(static_cast<int32_t>(when)),
+      "r"(shared_address(&word)), "r"(value)
+      : "memory");
+}
+
+__device__ __forceinline__ void store_if(bool when, uint32_t& word, uint32_t value) {
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %0, 0;\n\t"
+      "@p st.shared.b32 [%1], %2;\n\t}" ::"r"(static_cast<int32_t>(when)),
+      "r"(shared_address(&word)), "r"(value)
+      : "memory");
+}
+
+}  // namespace hisparse::cuda
