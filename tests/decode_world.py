@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hisparse_ops import HostPool, KVPool
 from hisparse_ops.memory.layout import plan_layout
-from hisparse_ops.models import Decoded, Decoder, DecoderConfig, DecodeStep, PageTables
+from hisparse_ops.models import Decoded, Decoder, DecoderConfig, DecodeStep, StepTables
 
 BLOCK = 8
 CONFIG = DecoderConfig(
@@ -48,11 +48,11 @@ class DecodeWorld:
         self.host_pool = HostPool(layout, dtype, pin=device == "cuda")
         self.state_rows = torch.randperm(states, generator=self.draw)[:requests].int()
         self.every_page = self._tables(states)
-        self.tables = PageTables(*(table.clone() for table in self.every_page))
+        self.tables = StepTables(*(table.clone() for table in self.every_page))
         host = self.host_pool.device_view() if device == "cuda" else self.host_pool.views
         self.step = DecodeStep(Decoder(CONFIG).to(device, dtype), self.kv_pool, host, self.tables)
 
-    def _tables(self, states: int) -> PageTables:
+    def _tables(self, states: int) -> StepTables:
         layout = self.layout
         shapes = [
             (layout.num_groups, states, PAGES),
@@ -63,7 +63,7 @@ class DecodeWorld:
         ids = (1 + torch.randperm(layout.num_blocks - 1, generator=self.draw)).int()[: sum(sizes)]
         host = (1 + torch.randperm(states * PAGES, generator=self.draw)).int().view(states, PAGES)
         device = [part.view(shape) for part, shape in zip(ids.split(sizes), shapes, strict=True)]
-        return PageTables(*(table.to(self.device) for table in (host, *device)))
+        return StepTables(*(table.to(self.device) for table in (host, *device)))
 
     def restart(self) -> None:
         """Everything as at first: pages mapped, hot slots empty, pools of rubbish."""

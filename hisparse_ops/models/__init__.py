@@ -18,6 +18,6 @@ from hisparse_ops.models.config import DecoderConfig
 from hisparse_ops.models.decoder import Decoder
 from hisparse_ops.models.prompts import random_prompts
 from hisparse_ops.models.runner import CompactModel, load
-from hisparse_ops.models.step import Decoded, DecodeStep, PageTables
+from hisparse_ops.models.step import Decoded, DecodeStep, StepTables
 
-__all__ = ["CompactModel", "DecodeStep", "Decoded", "Decoder", "DecoderConfig", "PageTables", "load", "random_prompts"]
+__all__ = ["CompactModel", "DecodeStep", "Decoded", "Decoder", "DecoderConfig", "StepTables", "load", "random_prompts"]

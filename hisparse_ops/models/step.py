@@ -8,7 +8,7 @@
 |----------------------------|----------------------------|-------------------------------------------------------|
 | pool                       | [elements]                 | the KV pool; here: new rows, index keys, hot rows     |
 | host_0, host_1 ...         | [rows, layers * width]     | the host pool; here: the rows that were mirrored      |
-| tables                     | see `PageTables`           | the caller, between steps                             |
+| tables                     | see `StepTables`           | the caller, between steps                             |
 | hot_states                 | see `HotState`             | the step; here: resolve                               |
 
 All of them are buffers of the module: a CUDA graph reads and writes them where they lie. Everything that changes from
@@ -29,7 +29,7 @@ from hisparse_ops.memory.views import HostViews, layer_rows
 from hisparse_ops.models.decoder import Decoder
 
 
-class PageTables(NamedTuple):
+class StepTables(NamedTuple):
     """Blocks of every page of every state row, as the worker keeps them; 0 = none."""
 
     host: Tensor  # [S, P] int32
@@ -57,7 +57,7 @@ class DecodeStep(nn.Module):
     hot_tables: Tensor
     indexer_tables: Tensor
 
-    def __init__(self, decoder: Decoder, kv_pool: KVPool, host: HostViews, tables: PageTables) -> None:
+    def __init__(self, decoder: Decoder, kv_pool: KVPool, host: HostViews, tables: StepTables) -> None:
         super().__init__()
         layout = kv_pool.layout
         block_elements = layout.block_stride * kv_pool.width
