@@ -1,6 +1,8 @@
 // common/addressing.h with divisions and checks made cheap.
 #pragma once
 
+#include <type_traits>
+
 #include "common/addressing.h"
 #include "divisor.cuh"
 
@@ -26,14 +28,16 @@ struct Blocks {
   explicit Blocks(BlockShape blocks) : size(blocks.size), host(blocks.size), device(blocks.stride) {}
 };
 
-// Lines of a matrix, with distances in bytes below 2^32.
+// Lines of a matrix of int32_t or const int32_t, with distances in bytes below 2^32.
+template <class T>
 struct Lines {
-  const int32_t* data;
+  T* data;
   uint32_t stride_bytes;
 
-  __device__ __forceinline__ const int32_t* line(int32_t index) const {
-    return reinterpret_cast<const int32_t*>(reinterpret_cast<const char*>(data) +
-                                            uint64_t{static_cast<uint32_t>(index)} * stride_bytes);
+  __device__ __forceinline__ T* line(int32_t index) const {
+    using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+    return reinterpret_cast<T*>(reinterpret_cast<Byte*>(data) +
+                                uint64_t{static_cast<uint32_t>(index)} * stride_bytes);
   }
 };
 

@@ -19,7 +19,7 @@ namespace hisparse::cuda {
 
 // Where the references of one request are found, and the tables they are looked up in.
 struct Query {
-  const Lines& topk;
+  const Lines<const int32_t>& topk;
   const Divisor& columns;
   const Blocks& blocks;
   int32_t first_row;

@@ -30,7 +30,8 @@ namespace {
 // What the kernel is called with.
 struct Call {
   Requests requests;
-  Lines topk, host_table, resident_table, hot_table, slot_rows, slot_stamps;
+  Lines<const int32_t> topk, host_table, resident_table, hot_table;
+  Lines<int32_t> slot_rows, slot_stamps;
   int32_t pages, slots, hot_blocks;
   int32_t equal_rows;  // query rows of each request, if all have equally many
   int32_t* clock;
@@ -67,8 +68,7 @@ __device__ __forceinline__ Request<B> request_of(const Call& call, const Share& 
   const int32_t state = max(share.state, 0), rows = share.end - share.begin;
   return {.query = {call.topk, call.columns, call.blocks, share.begin, call.host_table.line(state),
                     call.resident_table.line(state), call.pages, known ? call.pages : 0},
-          .hot = {const_cast<int32_t*>(call.slot_rows.line(state)),
-                  const_cast<int32_t*>(call.slot_stamps.line(state)), call.hot_table.line(state),
+          .hot = {call.slot_rows.line(state), call.slot_stamps.line(state), call.hot_table.line(state),
                   known ? call.slots : 0, known ? call.hot_blocks : 0, call.blocks, work.space().notes},
           .rows = rows,
           .plan = share.begin * call.columns.value,
@@ -227,13 +227,14 @@ using AnySizes = Build<1024, 8, 1, 0, 14>;
 constexpr int64_t kMaxSlots = int64_t{kFirstReference} - 1;
 
 // Whether four numbers of a line, from a multiple of four on, can be read as one.
-bool in_fours(const Lines& lines, int64_t columns) {
+template <class T>
+bool in_fours(const Lines<T>& lines, int64_t columns) {
   constexpr int64_t kFour = sizeof(int4) / sizeof(int32_t);
   return columns % kFour == 0 && lines.stride_bytes % sizeof(int4) == 0 &&
          reinterpret_cast<uintptr_t>(lines.data) % sizeof(int4) == 0;
 }
 
-Lines lines(const char* name, const IndexMatrix& matrix) {
+Lines<const int32_t> lines(const char* name, const IndexMatrix& matrix) {
   const int64_t stride_bytes = matrix.stride * static_cast<int64_t>(sizeof(int32_t));
   if (matrix.rows > 1 && stride_bytes > UINT32_MAX) {
     throw std::runtime_error(std::string("hisparse::resolve: ") + name +

@@ -134,8 +134,8 @@ class Resolver {
 
   __device__ __forceinline__ void load_slots() { slots_.load(request_.hot); }
 
-  // Settles every reference or enters its row, looks for the rows in the slots, and gives hits the new stamp.
-  // Returns whether any row is missing.
+  // Settles every reference or enters its row, looks for the rows in the slots, gives hits the new stamp, and
+  // leaves at every missing row its lowest reference. Returns whether any row is missing.
   __device__ __forceinline__ bool look_up() {
     wanted_ = __syncthreads_or(references_.enter(request_.query, table_));
     if (!wanted_) return false;
