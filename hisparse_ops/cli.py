@@ -31,7 +31,7 @@ _MOST = 1 << 16  # requests, and rows in a block: far more than anyone replays
 _MOST_SEED = (1 << 32) - 1
 _TRACE_CORPUS_TOKENS = 15_000  # the longest help topic: windows of it stand for a trace's hash ids
 
-_OPTIONS = {  # by the names that the library's errors use
+_ARGUMENTS = {  # options by the names that the library's errors use
     "device_bytes": "--device-pool",
     "host_bytes": "--host-pool",
     "hot_slots": "--hot-slots",
@@ -39,6 +39,7 @@ _OPTIONS = {  # by the names that the library's errors use
     "prefill_chunk": "--prefill-chunk",
     "count": "--requests",
 }
+_ARGUMENT = re.compile(rf"(?<![\w./-])({'|'.join(_ARGUMENTS)})(?![\w/-]|\.\w)")  # and no part of a path
 
 Sampler = Callable[[int, int], list[list[int]]]  # so many prompts of so many tokens
 
@@ -83,7 +84,7 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, MemoryError, ImportError) as error:
-        sentence = re.sub(rf"\b({'|'.join(_OPTIONS)})\b", lambda name: _OPTIONS[name[0]], str(error))
+        sentence = _ARGUMENT.sub(lambda name: _ARGUMENTS[name[0]], str(error))
         Console(stderr=True).print(f"hisparse: {sentence}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_BAD_INPUT) from None
 
@@ -133,7 +134,6 @@ def replay(
     with _plain_errors(), ExitStack() as files:
         for flag, path in (("--json", json_file), ("--record", record)):
             _check_writable(flag, path)
-        recording = files.enter_context(_recording(record))
         # Here, not above: `hisparse --help` needs neither torch nor a model.
         import torch
 
@@ -162,6 +162,7 @@ def replay(
             device_bytes=device_pool,
             host_bytes=host_pool,
         )
+        recording = files.enter_context(_recording(record))
         settings = {
             "model": model.value,
             "device": device.value,
@@ -229,18 +230,21 @@ def _prompts(sample: Sampler, requests: int, context: int, trace: Path | None) -
 
 
 def _check_writable(flag: str, path: Path | None) -> None:
-    """Before anything is computed: ValueError if no file can be written there."""
+    """Before anything is computed: ValueError if no file can be written there. Leaves what is there as it is."""
     if path is None:
         return
+    is_new = not path.exists()
     try:
         path.open("a").close()
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise ValueError(f"{flag}: {path} cannot be written: {error.strerror}") from error
 
 
 @contextmanager
 def _recording(path: Path | None) -> Iterator[Trace | None]:
-    """The trace to write, opened before anything is computed."""
+    """The trace to write. Opened when all input is known to be good: what the file holds is gone then."""
     if path is None:
         yield None
         return

@@ -132,6 +132,19 @@ def test_bad_input_ends_in_one_sentence(
     assert "Traceback" not in said and not steps
 
 
+def test_a_path_is_told_as_it_was_given() -> None:
+    for path in ("count.jsonl", "top_k/trace", "at/host_bytes", "hot_slots-1"):
+        assert f"trace {path} cannot be read" in re.sub(r"\s+", " ", replay("--trace", path).output)
+
+
+def test_bad_input_leaves_no_file_and_no_file_changed(tmp_path: Path) -> None:
+    new, old = tmp_path / "new.json", tmp_path / "old.jsonl"
+    old.write_text("precious")
+    result = replay("--json", str(new), "--record", str(old), "--device-pool", "1KiB")
+    assert result.exit_code == EXIT_BAD_INPUT, result.output
+    assert not new.exists() and old.read_text() == "precious"
+
+
 def test_help_says_what_it_is_for_and_what_the_exit_codes_mean() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0

@@ -10,10 +10,15 @@ Views overlap; that two leases never hold the same block is what keeps them apar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from hisparse_ops.memory.layout import Layout
 from hisparse_ops.memory.views import elements, layer_rows
+
+_CPU_IS_FULL = ("can't allocate memory", "Storage size calculation overflowed")  # torch has no class for it
 
 
 class KVPool:
@@ -72,13 +77,18 @@ class KVPool:
         )
 
 
-def out_of_memory(device: torch.device) -> type[RuntimeError]:
-    """What torch raises when `device` has too little left. For the CPU it has no error of its own."""
-    return RuntimeError if device.type == "cpu" else torch.OutOfMemoryError
+@contextmanager
+def allocating(does_not_fit: str) -> Iterator[None]:
+    """MemoryError with this sentence where torch finds too little memory; what else goes wrong stays what it is."""
+    try:
+        yield
+    except RuntimeError as error:
+        full = isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _CPU_IS_FULL)
+        if not full:
+            raise
+        raise MemoryError(does_not_fit) from error
 
 
 def _allocate(layout: Layout, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    try:
+    with allocating(f"the device pool does not fit: device_bytes={layout.device_bytes} on {device}"):
         return torch.empty(layout.device_bytes // dtype.itemsize, dtype=dtype, device=device)
-    except out_of_memory(device) as error:
-        raise MemoryError(f"the device pool does not fit: device_bytes={layout.device_bytes} on {device}") from error

@@ -19,7 +19,7 @@ import torch
 from hisparse_ops import ops
 from hisparse_ops.hot_state import HotState
 from hisparse_ops.memory.host_pool import HostPool
-from hisparse_ops.memory.kv_pool import KVPool, out_of_memory
+from hisparse_ops.memory.kv_pool import KVPool, allocating
 from hisparse_ops.memory.layout import Layout
 from hisparse_ops.memory.views import HostViews
 from hisparse_ops.worker.indices import index_tensor
@@ -47,7 +47,8 @@ class Store:
         Raises MemoryError naming the sizes if the device has too little left."""
         device = kv_pool.device
         host = None if host_pool is None else host_pool.device_view() if device.type == "cuda" else host_pool.views
-        try:
+        sizes = f"{state_rows=}, {max_pages=}, hot_slots={layout.hot_slots}, staging_pages={pages}"
+        with allocating(f"tables and hot slots do not fit on {device}: {sizes}"):
             return cls(
                 layout,
                 kv_pool,
@@ -56,11 +57,6 @@ class Store:
                 tuple(HotState.allocate(state_rows, layout.hot_slots, device) for _ in layout.units),
                 StagingArea(layout, kv_pool, host, pages),
             )
-        except out_of_memory(device) as error:
-            raise MemoryError(
-                f"tables and hot slots do not fit on {device}: state_rows={state_rows}, max_pages={max_pages}, "
-                f"hot_slots={layout.hot_slots}, staging_pages={pages}"
-            ) from error
 
     @property
     def device(self) -> torch.device:

@@ -153,6 +153,15 @@ def test_a_gpu_that_is_full_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
         KVPool(layout_of(), torch.float32, "cuda")
 
 
+def test_an_error_that_is_not_about_memory_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def empty(*_: object, **__: object) -> None:
+        raise RuntimeError("the storage is closed")
+
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(RuntimeError, match="the storage is closed"):
+        KVPool(layout_of(), torch.float32)
+
+
 def test_index_rows_must_be_whole_elements() -> None:
     spec = ModelSpec(1, (0,), row_bytes=12, index_row_bytes=6, block_size=4, top_k=1)
     with pytest.raises(LayoutError, match="index_row_bytes=6"):
