@@ -19,9 +19,9 @@ from protocol.corruptions import (
     OF_THE_ENGINE,
     Corruption,
     Lines,
-    a_recycled_block_is_not_named,
     where,
 )
+from protocol.corruptions_of_messages import a_recycled_block_is_not_named
 from protocol.play import SETUPS, Story, play
 from protocol.world import World
 from typer.testing import CliRunner
