@@ -43,7 +43,8 @@ struct HotRow {
 
   static constexpr int32_t kNotLeased = INT32_MIN;  // plus any offset: below 0
 
-  // For the whole block, a barrier after the notes were cleared; they may be read after the next one.
+  // With kFewBlocks, for the whole block, a barrier after the notes were cleared; they may be read after the
+  // next one.
   template <int kThreads>
   __device__ __forceinline__ void load_bases() const {
 #pragma unroll 1
@@ -51,7 +52,7 @@ struct HotRow {
       const int32_t base = blocks.device.row(hot_blocks[i], 0);
       // The last row of a block may be beyond int32, too.
       if (blocks.device.row(hot_blocks[i], blocks.size.value - 1) == kNone) notes.some_unleased = true;
-      if (kFewBlocks) notes.bases[i] = base == kNone ? kNotLeased : base;
+      notes.bases[i] = base == kNone ? kNotLeased : base;
     }
   }
 

@@ -8,6 +8,7 @@ import pytest
 from control.fake_engine import FakeEngine, Shape, Tokens, config
 from control.fake_worker import Faults
 
+from hisparse_ops.control.gpu_pool import Lease
 from hisparse_ops.control.types import Admitted, Limits, RefusalReason, Refused, TransferKind
 
 PROMPT = list(range(24))  # six pages
@@ -193,21 +194,26 @@ def test_fault_37_a_copy_handed_out_before_its_adoption() -> None:
     read_all(engine, "next")
 
 
-def test_b12_a_hit_that_is_handed_out_while_room_is_made_for_it() -> None:
-    """To make room a request is moved, and its hot region takes index keys of the very hit."""
-    engine = published(FakeEngine(Shape(num_blocks=201)))
+def squeezed(engine: FakeEngine) -> Lease:
+    """The copies of a hit are gone, a long request is resident, and six blocks are free: the others are held."""
     lose(engine, "copies", *range(6))
     engine.admit("a", list(range(300, 380)), prompt=4)
     engine.run("a", until=76)
     engine.step()
     gpu = engine.c._state.gpu
-    held = gpu.lease(gpu.free - 6)
+    return gpu.lease(gpu.free - 6)
+
+
+def test_b12_a_hit_that_is_handed_out_while_room_is_made_for_it() -> None:
+    """To make room a request is moved, and its hot region takes index keys of the very hit."""
+    engine = published(FakeEngine(Shape(num_blocks=201)))
+    held = squeezed(engine)
     assert engine.c.cached_tokens(hashes()) == 24
     answer = engine.admit("next", [*PROMPT, 200], prompt=25)
     assert engine.c.is_host_readable("a")
     assert answer == Admitted(2, 8, 0), "four pages of the hit are gone"
     engine.check_s2()
-    gpu.release(held)
+    engine.c._state.gpu.release(held)
     engine.run("next")
 
 
@@ -237,15 +243,10 @@ def test_b12_what_is_left_of_a_hit_may_be_too_little() -> None:
 
 def test_nobody_is_moved_for_a_request_that_is_refused_all_the_same() -> None:
     engine = published(FakeEngine(Shape(num_blocks=201), config(max_requests=1)))
-    lose(engine, "copies", *range(6))
-    engine.admit("a", list(range(300, 380)), prompt=4)
-    engine.run("a", until=76)
-    engine.step()
-    gpu = engine.c._state.gpu
-    held = gpu.lease(gpu.free - 6)
+    held = squeezed(engine)
     assert engine.admit("next", [*PROMPT, 200], prompt=25) == Refused(RefusalReason.NO_STATE_ROW, 1, 0)
     assert not engine.c.is_host_readable("a")
-    gpu.release(held)
+    engine.c._state.gpu.release(held)
 
 
 def test_fault_51_a_reused_block_has_lost_its_hash() -> None:
