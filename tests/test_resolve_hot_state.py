@@ -145,6 +145,20 @@ def test_victims_are_the_least_recently_used(device: str) -> None:
     assert loads(ask(world, [[12]])) == [(host_row(12), hot_row(1))]
 
 
+@pytest.mark.parametrize("misses", [4, 12, 20, 60])
+@pytest.mark.parametrize("apart", [0, 1, 3, 5, 100])
+def test_victims_whose_stamps_lie_apart(apart: int, misses: int, device: str) -> None:
+    slots = 64
+    world = one_request(pages=64, slots=slots, device=device)
+    order = torch.randperm(slots, generator=torch.Generator().manual_seed(apart))
+    world.hot.slot_rows[0] = ints([host_row(p) for p in range(slots)], device)
+    world.hot.slot_stamps[0, order] = ints([1 + apart * i for i in range(slots)], device)
+    world.hot.clock[0] = 1 + apart * slots
+    victims = order.tolist() if apart else range(slots)
+    plan = ask(world, [[100 + i for i in range(misses)]])
+    assert [row for _, row in loads(plan)] == [hot_row(slot) for slot in victims[:misses]]
+
+
 def test_an_emptied_slot_is_taken_first(device: str) -> None:
     """It counts as never used, whatever its stamp says."""
     world = one_request(pages=8, slots=4, device=device)

@@ -51,16 +51,27 @@ struct Requests {
             .last = start_of(count)};
   }
 
-  // This thread's part of a block's look at the whole batch: starts that run backwards, or a state row that
-  // an earlier request has named.
-  template <int kThreads>
-  __device__ __forceinline__ bool irregular(int32_t request, int32_t state) const {
-    bool odd = false;
-#pragma unroll 1
-    for (auto r = static_cast<int32_t>(threadIdx.x); r < count; r += kThreads) {
-      odd |= start_of(r) > start_of(r + 1);
-      odd |= state != kNone && r < request && state_rows[r] == state;
+  // What a look at the whole batch needs of one request.
+  struct Seen {
+    int32_t request, start, end, state;
+
+    // Whether it starts behind its end, or is ahead of `other` and has the same state row.
+    __device__ __forceinline__ bool odd(int32_t other, int32_t other_state) const {
+      return start > end || (other_state != kNone && request < other && state == other_state);
     }
+  };
+  __device__ __forceinline__ Seen see(int32_t request) const {
+    if (request >= count) return {request, 0, 0, kNone};
+    return {request, start_of(request), start_of(request + 1), state_rows[request]};
+  }
+
+  // This thread's part of a block's look at the whole batch: starts that run backwards, or a state row that
+  // an earlier request has named. `first` is what it saw of the request with its own number.
+  template <int kThreads>
+  __device__ __forceinline__ bool irregular(int32_t request, int32_t state, const Seen& first) const {
+    bool odd = first.odd(request, state);
+#pragma unroll 1
+    for (int32_t r = first.request + kThreads; r < count; r += kThreads) odd |= see(r).odd(request, state);
     return odd;
   }
 

@@ -7,8 +7,8 @@
 // | a host row   | caches this row                                        | load    |
 // | a place      | caches the row at this place of the look-up table      | probe   |
 // | kEmpty       | is empty; from settle on: and free                     | probe   |
-// | kNone        | is free: it caches what is not asked for               | settle  |
-// | kOut         | is hit, or lies in a block that is not leased          | settle  |
+// | kNone        | is free: it caches what is not asked for               | probe   |
+// | kOut         | is hit, in a block that is not leased, or no slot      | settle  |
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,42 @@ namespace hisparse::cuda {
 
 constexpr int kSlotGroup = 4;
 
-// What is told of the hot buffer in shared memory, for all threads. With at most kBases hot blocks, these are
-// looked up here.
-constexpr int32_t kBases = 1024;
-
+// What is told of the hot buffer in shared memory, for all threads.
 struct HotNotes {
-  int32_t bases[kBases];  // where the blocks begin
-  int32_t some_unleased;  // whether any block is not leased
-  int32_t twice;          // whether any row asked for is cached twice
+  static constexpr int kBlocks = 1024;  // as many as a block may have threads
+
+  int32_t bases[kBlocks];  // where the hot blocks begin
+  int32_t some_unleased;   // whether any block is not leased
+  int32_t twice;           // whether any row asked for is cached twice
 };
 
-// One request's lines of the hot state.
+// The stamp of what is not free. A free slot may have it, too.
+constexpr int32_t kNever = INT32_MAX;
+
+// The slots of a thread, of which it has kItems.
+template <int kThreads, int kItems>
+struct SlotRun {
+  static constexpr int kGroups = kItems / kSlotGroup;
+
+  __device__ __forceinline__ static int32_t number(int j) {
+    return ((warp_number() * kGroups + j / kSlotGroup) * kWarp + lane_number()) * kSlotGroup + j % kSlotGroup;
+  }
+
+  // kNone for what is beyond the `slots` of a line.
+  __device__ __forceinline__ static void read(const int32_t* line, int32_t slots,
+                                              int32_t (&numbers)[kItems]) {
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) numbers[j] = kNone;
+#pragma unroll
+    for (int j = 0; j < kItems; j += kSlotGroup) {
+      if (number(j) >= slots) continue;
+      read_vector<kSlotGroup>(line + static_cast<uint32_t>(number(j)), numbers + j);
+    }
+  }
+};
+
+// One request's lines of the hot state. kFewBlocks: not more hot blocks than threads, which note where they
+// begin.
 template <bool kFewBlocks>
 struct HotRow {
   int32_t* rows;
@@ -43,17 +68,17 @@ struct HotRow {
 
   static constexpr int32_t kNotLeased = INT32_MIN;  // plus any offset: below 0
 
-  // With kFewBlocks, for the whole block, a barrier after the notes were cleared; they may be read after the
-  // next one.
-  template <int kThreads>
-  __device__ __forceinline__ void load_bases() const {
-#pragma unroll 1
-    for (auto i = static_cast<int32_t>(threadIdx.x); i < block_count; i += kThreads) {
-      const int32_t base = blocks.device.row(hot_blocks[i], 0);
-      // The last row of a block may be beyond int32, too.
-      if (blocks.device.row(hot_blocks[i], blocks.size.value - 1) == kNone) notes.some_unleased = true;
-      notes.bases[i] = base == kNone ? kNotLeased : base;
-    }
+  // The hot block with this thread's number.
+  __device__ __forceinline__ int32_t load_block() const {
+    return threadIdx.x < block_count ? hot_blocks[threadIdx.x] : 0;
+  }
+  // Notes it, a barrier after the notes were cleared; they may be read after the next one.
+  __device__ __forceinline__ void note_block(int32_t block) const {
+    if (threadIdx.x >= block_count) return;
+    const int32_t base = blocks.device.row(block, 0);
+    // The last row of a block may be beyond int32, too.
+    if (blocks.device.row(block, blocks.size.value - 1) == kNone) notes.some_unleased = true;
+    notes.bases[threadIdx.x] = base == kNone ? kNotLeased : base;
   }
 
   // kNone when its block is not leased, or the row is beyond int32.
@@ -63,11 +88,11 @@ struct HotRow {
     return max(static_cast<int32_t>(static_cast<uint32_t>(notes.bases[block]) + offset), kNone);
   }
 
-  // Leaves the number of a slot at the place of its row, if any; of two with the same row, the lower.
-  __device__ __forceinline__ void leave(const LookupTable& table, bool found, int32_t place,
-                                        int32_t slot) const {
-    const uint32_t before = minimum_if(found, table.values[place], slot, kMissing);
-    if (before != kMissing) notes.twice = true;
+  // Leaves the number of a slot at the place of its row, if any; of two with the same row, the lower. Returns
+  // whether it met another.
+  __device__ __forceinline__ static bool leave(const LookupTable& table, bool found, int32_t place,
+                                               int32_t slot) {
+    return minimum_if(found, table.values[place], slot, kMissing) != kMissing;
   }
   // Whether the number left at the place of its row is this slot's.
   __device__ __forceinline__ bool is_left(const LookupTable& table, int32_t place, int32_t slot) const {
@@ -75,23 +100,23 @@ struct HotRow {
   }
 };
 
-// kItems > 0: all slots lie in whole groups.
-template <int kThreads, int kItems, class HotRow>
-class Slots {
+// kItems > 0: all slots lie in whole groups. kAlone: no other block gives slots of the same line new stamps.
+template <int kThreads, int kItems, class HotRow, bool kAlone>
+class Slots : SlotRun<kThreads, kItems> {
+  using SlotRun<kThreads, kItems>::number;
+
  public:
-  __device__ __forceinline__ void load(const HotRow& hot) {
-    read(hot, hot.rows, mark_);
-    if (kStampsAtOnce) {
-      read(hot, hot.stamps, stamp_);
-    } else {
-      block_prefetch(hot.stamps, int64_t{hot.slots} * sizeof(int32_t));
-    }
+  __device__ __forceinline__ void load(const HotRow& hot) { this->read(hot.rows, hot.slots, mark_); }
+  __device__ __forceinline__ void load_stamps(const HotRow& hot) {
+    this->read(hot.stamps, hot.slots, stamp_);
   }
 
   // Looks for the row of each slot in the table, and leaves the slot there.
   __device__ __forceinline__ void probe(const HotRow& hot, const LookupTable& table) {
+    bool twice = false;
 #pragma unroll
     for (int first = 0; first < kItems; first += kSlotGroup) {
+      const int32_t without_row = number(first) < hot.slots ? kEmpty : kOut;
       int32_t* marks = mark_ + first;
       int32_t places[kSlotGroup];
       bool further = false;
@@ -108,20 +133,30 @@ class Slots {
       }
 #pragma unroll
       for (int v = 0; v < kSlotGroup; ++v) {
-        marks[v] = marks[v] < 0 ? kEmpty : places[v];
-        hot.leave(table, marks[v] >= 0, marks[v], number(first + v));
+        marks[v] = marks[v] < 0 ? without_row : places[v];
+        twice |= hot.leave(table, marks[v] >= 0, marks[v], number(first + v));
       }
     }
+    if (twice) hot.notes.twice = true;
   }
 
   // Tells hits, free slots and others apart, and gives hits the stamp `now`.
   __device__ __forceinline__ void settle(const HotRow& hot, const LookupTable& table, int32_t now) {
     if (!hot.notes.twice && !hot.notes.some_unleased) {
 #pragma unroll
-      for (int j = 0; j < kItems; ++j) {
-        const bool real = number(j - j % kSlotGroup) < hot.slots, hit = mark_[j] >= 0;
-        if (hit) hot.stamps[static_cast<uint32_t>(number(j))] = now;
-        mark_[j] = hit || !real ? kOut : mark_[j];
+      for (int first = 0; first < kItems; first += kSlotGroup) {
+        int32_t stamps[kSlotGroup];
+        bool any = false;
+#pragma unroll
+        for (int v = 0; v < kSlotGroup; ++v) {
+          const bool hit = mark_[first + v] >= 0;
+          stamps[v] = hit ? now : stamp_[first + v];
+          any |= hit;
+          if (!kAlone && hit) hot.stamps[static_cast<uint32_t>(number(first + v))] = now;
+          if (hit) mark_[first + v] = kOut;
+        }
+        if (kAlone && any)
+          write_vector<kSlotGroup>(stamps, hot.stamps + static_cast<uint32_t>(number(first)));
       }
     } else {
 #pragma unroll
@@ -132,14 +167,30 @@ class Slots {
         mark_[j] = hit || !leased ? kOut : min(mark_[j], kNone);
       }
     }
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      stamp_[j] = mark_[j] == kOut ? kNever : mark_[j] == kEmpty ? 0 : stamp_[j];
+    }
   }
 
-  // Before each_group: stamps are only needed when something is missing.
-  __device__ __forceinline__ void load_stamps(const HotRow& hot) {
-    if (!kStampsAtOnce) read(hot, hot.stamps, stamp_);
+  // Instead of probe and settle, for the slots that no block has hit, once all have settled.
+  __device__ __forceinline__ void load_free(const HotRow& hot, int32_t now) {
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) stamp_[j] = mark_[j] == kEmpty ? 0 : stamp_[j];
+    for (int first = 0; first < kItems; first += kSlotGroup) {
+      const bool real = number(first) < hot.slots;
+      const auto* group = reinterpret_cast<const int4*>(hot.rows + static_cast<uint32_t>(number(first)));
+      const int4 rows = real ? __ldcg(group) : make_int4(kNone, kNone, kNone, kNone);
+      group = reinterpret_cast<const int4*>(hot.stamps + static_cast<uint32_t>(number(first)));
+      const int4 stamps = real ? __ldcg(group) : rows;
+      set_free(hot, now, first, rows.x, stamps.x);
+      set_free(hot, now, first + 1, rows.y, stamps.y);
+      set_free(hot, now, first + 2, rows.z, stamps.z);
+      set_free(hot, now, first + 3, rows.w, stamps.w);
+    }
   }
+
+  // From settle on: stamps by which free slots are given up; kNever for the others.
+  __device__ __forceinline__ const int32_t (&stamps() const)[kItems] { return stamp_; }
 
   // Calls f(first slot, free(v), stamps) for all groups in order, a warp's at a time.
   template <class F>
@@ -152,30 +203,22 @@ class Slots {
 
  private:
   static constexpr int32_t kOut = -2, kEmpty = -3;
-  static constexpr int kGroups = kItems / kSlotGroup;
-  static constexpr bool kStampsAtOnce = kGroups == 1;  // more would take too many registers
 
-  __device__ __forceinline__ int32_t number(int j) const {
-    return ((warp_number() * kGroups + j / kSlotGroup) * kWarp + lane_number()) * kSlotGroup + j % kSlotGroup;
-  }
-
-  __device__ __forceinline__ void read(const HotRow& hot, const int32_t* line,
-                                       int32_t (&numbers)[kItems]) const {
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) numbers[j] = kNone;
-#pragma unroll
-    for (int j = 0; j < kItems; j += kSlotGroup) {
-      if (number(j) >= hot.slots) continue;
-      read_vector<kSlotGroup>(line + static_cast<uint32_t>(number(j)), numbers + j);
-    }
+  __device__ __forceinline__ void set_free(const HotRow& hot, int32_t now, int j, int32_t row,
+                                           int32_t stamp) {
+    const bool leased =
+        number(j) < hot.slots && (!hot.notes.some_unleased || hot.device_row(number(j)) != kNone);
+    const bool free = leased && (row < 0 || stamp != now);
+    mark_[j] = free ? kNone : kOut;
+    stamp_[j] = free ? row < 0 ? 0 : stamp : kNever;
   }
 
   int32_t mark_[kItems], stamp_[kItems];
 };
 
 // Any number of slots: nothing is kept, and each look at a slot reads it and its marks again.
-template <int kThreads, class HotRow>
-class Slots<kThreads, 0, HotRow> {
+template <int kThreads, class HotRow, bool kAlone>
+class Slots<kThreads, 0, HotRow, kAlone> {
  public:
   __device__ void load(const HotRow&) {}
   __device__ void load_stamps(const HotRow&) {}
@@ -183,7 +226,7 @@ class Slots<kThreads, 0, HotRow> {
   __device__ void probe(const HotRow& hot, const LookupTable& table) {
     each_slot(hot, [&](int32_t slot) {
       const int32_t place = place_of(hot, table, slot);
-      if (place != kNone) hot.leave(table, true, place, slot);
+      if (place != kNone && hot.leave(table, true, place, slot)) hot.notes.twice = true;
     });
   }
 

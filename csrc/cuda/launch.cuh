@@ -13,6 +13,7 @@ struct LaunchShape {
   int64_t blocks;
   int threads;
   size_t shared_bytes = 0;  // dynamic
+  int cluster = 1;          // blocks that run together
 };
 
 // Every kernel of this folder may start while the one before it in the stream still runs: it hides the
@@ -43,16 +44,19 @@ class Queue {
       STD_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(shape.shared_bytes)));
     }
-    cudaLaunchAttribute early_start{};
-    early_start.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early_start.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2]{};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = shape.cluster;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
     config.blockDim = dim3(shape.threads);
     config.dynamicSmemBytes = shape.shared_bytes;
     config.stream = static_cast<cudaStream_t>(call_.stream());
-    config.attrs = &early_start;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = shape.cluster > 1 ? 2 : 1;
     STD_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
   }
 

@@ -9,8 +9,8 @@
 namespace hisparse::cuda {
 
 // Keys >= 0. They lie in groups of four, which one access reads. A key is entered at the first free place
-// from where its hash points: round its group, then round the next one. At most half of all places are in
-// use, so that every search ends.
+// from where its hash points, all over its group, then all over the next one. At most half of all places are
+// in use, so that every search ends.
 struct KeyTable {
   static constexpr int kGroupBits = 2, kMinBits = kGroupBits + 1;
   static constexpr int32_t kGroup = 1 << kGroupBits;
@@ -23,18 +23,10 @@ struct KeyTable {
     return static_cast<int32_t>(hash_start(key, bits));
   }
 
-  // Where to try after `place`.
-  __device__ __forceinline__ int32_t next_place(int32_t key, int32_t place) const {
-    const int32_t next = (place & -kGroup) | ((place + 1) & (kGroup - 1));
-    const bool round = ((next ^ first_place(key)) & (kGroup - 1)) == 0;
-    return round ? (next + kGroup) & ((1 << bits) - 1) : next;
-  }
-
-  __device__ __forceinline__ void insert(int32_t key) const {
-    for (int32_t place = first_place(key);; place = next_place(key, place)) {
-      const int32_t found = atomicCAS(&keys[place], kNone, key);
-      if (found == kNone || found == key) return;
-    }
+  // Where to try next, with attempts counted from 0.
+  __device__ __forceinline__ int32_t place(int32_t key, int32_t attempt) const {
+    const int32_t group = attempt & -kGroup, inside = attempt & (kGroup - 1);
+    return ((first_place(key) ^ inside) + group) & ((1 << bits) - 1);
   }
 
   // One step of a search: kNone if `key` is not there, kFurther if it may be in the next group.
@@ -88,12 +80,14 @@ constexpr uint32_t kMissing = ~0u;
 struct LookupTable : KeyTable {
   uint32_t* values;
 
-  // Tries to enter `key` at `place`, if it enters at all, and as missing if it was not there. Returns whether
-  // it is there now.
-  __device__ __forceinline__ bool try_enter(bool enters, int32_t key, int32_t place) const {
-    const int32_t found = compare_and_swap_if(enters, keys[place], kNone, key, key);
-    store_if(enters && found == kNone, values[place], kMissing);
-    return found == kNone || found == key;
+  // Puts `key`, if it enters at all, into `place` if that is free. Returns what was there.
+  __device__ __forceinline__ int32_t claim(bool enters, int32_t key, int32_t place) const {
+    return compare_and_swap_if(enters, keys, place, kNone, key, kFurther);
+  }
+  // Then: a new key counts as missing. Returns whether `key` is at `place`.
+  __device__ __forceinline__ bool is_entered(int32_t before, bool enters, int32_t key, int32_t place) const {
+    store_if(enters && before == kNone, values[place], kMissing);
+    return before == kNone || before == key;
   }
 };
 

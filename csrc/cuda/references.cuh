@@ -72,32 +72,29 @@ class References {
   // Settles what is padding, resident or unmapped, and enters the host rows of the rest into the table, as
   // missing. Returns whether this thread has any.
   __device__ __forceinline__ bool enter(const Query& query, const LookupTable& table) {
-    int32_t keys[kItems];
-    uint32_t left = 0;
-    bool any = false;
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      const bool inside = offset_[j] >= 0, resident = resident_[j] > 0;
+    return enter_keys(table, [&](int j) {
+      const bool inside = offset_[j] >= 0;
       const int32_t device_row = query.blocks.device.row(resident_[j], offset_[j]);
-      keys[j] = query.blocks.host.row(host_[j], offset_[j]);
-      const bool enters = inside && !resident && keys[j] != kNone;
-      const int32_t place = table.first_place(keys[j]);
-      found_[j] = !inside ? kPadded : enters ? wanted(place) : device_row;
-      left |= static_cast<uint32_t>(!table.try_enter(enters, keys[j], place)) << j;
-      any |= enters;
-    }
-    // A few go on, one after the other.
-    for (; left != 0; left &= left - 1) {
-      const int item = __ffs(left) - 1;
-      const int32_t key = picked<kItems>(keys, item);
-      int32_t place = table.first_place(key);
-      do {
-        place = table.next_place(key, place);
-      } while (!table.try_enter(true, key, place));
+      const int32_t host_row = query.blocks.host.row(host_[j], offset_[j]);
+      found_[j] = !inside ? kPadded : device_row;
+      return inside && resident_[j] <= 0 ? host_row : kNone;
+    });
+  }
+
+  // Instead, for references that the parts of a request have left as ~host row among `left`: enters those.
+  __device__ __forceinline__ void enter_left(const int32_t* left, const LookupTable& table) {
+    int32_t rows[kItems];
 #pragma unroll
-      for (int j = 0; j < kItems; ++j) found_[j] = j == item ? wanted(place) : found_[j];
+    for (int j = 0; j < kItems; j += kVector) {
+      static_assert(kVector == sizeof(int4) / sizeof(int32_t));
+      const auto* four = reinterpret_cast<const int4*>(left + number(j));
+      const int4 numbers = real(j) ? __ldcg(four) : make_int4(kNone, kNone, kNone, kNone);
+      rows[j] = numbers.x, rows[j + 1] = numbers.y, rows[j + 2] = numbers.z, rows[j + 3] = numbers.w;
     }
-    return any;
+    enter_keys(table, [&](int j) {
+      found_[j] = kNone;
+      return rows[j] < kNone ? ~rows[j] : kNone;
+    });
   }
 
   // What became of this thread's j-th reference, which has number(j) among those selected, if real(j).
@@ -125,6 +122,39 @@ class References {
   }
 
  private:
+  // Enters key_of(j) for each reference that has a key. Returns whether any has.
+  template <class KeyOf>
+  __device__ __forceinline__ bool enter_keys(const LookupTable& table, KeyOf key_of) {
+    int32_t keys[kItems], places[kItems], before[kItems];
+    uint32_t left = 0;
+    bool any = false;
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      keys[j] = key_of(j);
+      places[j] = table.first_place(keys[j]);
+      before[j] = table.claim(keys[j] != kNone, keys[j], places[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      const bool enters = keys[j] != kNone, entered = table.is_entered(before[j], enters, keys[j], places[j]);
+      if (enters) found_[j] = wanted(places[j]);
+      left |= static_cast<uint32_t>(enters && !entered) << j;
+      any |= enters;
+    }
+    // Nearly all enter at once; a few go on, one after the other.
+    for (; left != 0; left &= left - 1) {
+      const int item = __ffs(left) - 1;
+      const int32_t key = picked<kItems>(keys, item);
+      int32_t attempt = 0, place;
+      do {
+        place = table.place(key, ++attempt);
+      } while (!table.is_entered(table.claim(true, key, place), true, key, place));
+#pragma unroll
+      for (int j = 0; j < kItems; ++j) found_[j] = j == item ? wanted(place) : found_[j];
+    }
+    return any;
+  }
+
   __device__ __forceinline__ static int32_t wanted(int32_t entry) { return kPadded - 1 - entry; }
 
   int32_t first_, count_;

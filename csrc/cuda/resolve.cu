@@ -1,105 +1,44 @@
-// Look-up, victim choice and LRU update on the GPU: one block per request.
+// Look-up, victim choice and LRU update on the GPU: one block per request, or several (see below).
 //
 // | stage     | what happens                                                                   | then       |
 // |-----------|--------------------------------------------------------------------------------|------------|
-// | clear     | look-up table and counts, before the kernel ahead has ended                    |            |
+// | clear     | look-up table and notes, before the kernel ahead has ended                     |            |
 // | load      | positions and the block's share of the batch; then tables and slots: all reads |            |
-// |           | at once, while the block looks at the rest of the batch; the plan becomes -1   | barrier    |
-// | enter     | references are settled, or their host row goes into the look-up table          | barrier    |
+// |           | at once, while the block looks at the rest of the batch                        | barrier    |
+// | enter     | the plan becomes -1; references are settled, or their host row goes into the   |            |
+// |           | look-up table                                                                  | barrier    |
 // |           | nothing entered: on to the answer                                              |            |
 // | probe     | slots look for their row in the table and leave their number                   | barrier    |
 // | settle    | hits get the new stamp; references to missing rows leave their number          | barrier    |
 // |           | nothing missing: on to the answer                                              |            |
-// | count     | free slots by age, misses by warp                                              | barrier    |
-// | number    | misses are numbered by first reference, victims found (victims.cuh)            | 3 barriers |
+// | count     | free slots with the oldest stamps, misses by warp                              | barrier    |
+// | take      | misses are numbered by first reference, victims taken (oldest_stamps.cuh)      | barrier    |
+// |           | now and then: of newer stamps, too, or of all (victims.cuh)                    | barriers   |
 // | answer    | loads into slots and plan, device rows for all                                 | barrier    |
 // | tally     | counters                                                                       |            |
+//
+// Where a request has several query rows, and SMs are to spare, each of a cluster of blocks answers some of
+// them, up to and with settle. What is missing it leaves in device_rows as ~host row; the first block then
+// takes all of that through the other stages.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 
 #include "arguments.h"
-#include "batch.cuh"
+#include "cluster.cuh"
 #include "launch.cuh"
 #include "ops.h"
-#include "resolver.cuh"
+#include "resolve_call.cuh"
 
 namespace hisparse::cuda {
 namespace {
-
-// What the kernel is called with.
-struct Call {
-  Requests requests;
-  Lines<const int32_t> topk, host_table, resident_table, hot_table;
-  Lines<int32_t> slot_rows, slot_stamps;
-  int32_t pages, slots, hot_blocks;
-  int32_t equal_rows;  // query rows of each request, if all have equally many
-  int32_t* clock;
-  int64_t* counters;
-  Outputs out;
-  Divisor columns;
-  Blocks blocks;
-};
-
-template <int kThreads>
-__device__ __noinline__ void pad_rows(const Call& call, int64_t row, int32_t rows) {
-  const int64_t columns = call.columns.value, first = row * columns;
-  const auto entries = static_cast<int32_t>(rows * columns);
-  block_fill<kThreads>(call.out.device_rows + first, entries, kNone);
-  block_fill<kThreads>(call.out.miss_host_rows + first, entries, kNone);
-  block_fill<kThreads>(call.out.miss_device_rows + first, entries, kNone);
-  block_fill<kThreads>(call.out.valid_counts + row, rows, 0);
-}
-
-// Rows from `begin` on, and before `end`, that single blocks pad; the others go round.
-template <int kThreads>
-__device__ __forceinline__ void pad_rows_of_nobody(const Call& call, int32_t end, int32_t begin) {
-#pragma unroll 1
-  for (auto row = static_cast<int32_t>(blockIdx.x); row < call.requests.query_rows;
-       row += static_cast<int32_t>(gridDim.x)) {
-    if (row < end || row >= begin) pad_rows<kThreads>(call, row, 1);
-  }
-}
-
-template <class B>
-__device__ __forceinline__ Request<B> request_of(const Call& call, const Share& share,
-                                                 const Workspace<B>& work) {
-  const bool known = share.state != kNone;
-  const int32_t state = max(share.state, 0), rows = share.end - share.begin;
-  return {.query = {call.topk, call.columns, call.blocks, share.begin, call.host_table.line(state),
-                    call.resident_table.line(state), call.pages, known ? call.pages : 0},
-          .hot = {call.slot_rows.line(state), call.slot_stamps.line(state), call.hot_table.line(state),
-                  known ? call.slots : 0, known ? call.hot_blocks : 0, call.blocks, work.space().notes},
-          .rows = rows,
-          .plan = share.begin * call.columns.value,
-          .total = rows * call.columns.value};
-}
-
-// Asks for what this block is about to read while the kernel ahead still runs: only a hint, since that may
-// yet write other rows of the batch.
-template <int kThreads>
-__device__ __forceinline__ void prefetch(const Call& call, int32_t block) {
-  if (block >= call.requests.count) return;
-  constexpr int64_t kNumber = sizeof(int32_t);
-  const int32_t state = min(max(__ldcg(call.requests.state_rows + block), 0), call.requests.states - 1);
-  const int32_t row = call.equal_rows * block;
-  block_prefetch(call.topk.line(row), kNumber * call.equal_rows * call.columns.value);
-  if (state < 0) return;
-  block_prefetch(call.slot_rows.line(state), kNumber * call.slots);
-  block_prefetch(call.slot_stamps.line(state), kNumber * call.slots);
-  block_prefetch(call.host_table.line(state), kNumber * call.pages);
-  block_prefetch(call.resident_table.line(state), kNumber * call.pages);
-  block_prefetch(call.hot_table.line(state), kNumber * call.hot_blocks);
-  block_prefetch(call.clock + state, kNumber);
-  block_prefetch(call.requests.query_start + block, kNumber);
-}
 
 // A union of more references than the look-up table serves goes through it in chunks, twice: once to give all
 // hits the new stamp, once to load what is missing into other slots. Loads of one chunk are hits of the next.
 template <class B>
 __device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Call& call, Share share,
                                                   int32_t now) {
-  const Request<B> request = request_of<B>(call, share, work);
+  const Request<B> request = request_of<B>(call, share, work, 0);
   typename Resolver<B>::Refs references;
   block_fill<B::kThreads>(call.out.miss_host_rows + request.plan, request.total, kNone);
   block_fill<B::kThreads>(call.out.miss_device_rows + request.plan, request.total, kNone);
@@ -125,38 +64,68 @@ __device__ __noinline__ int32_t resolve_in_chunks(Workspace<B> work, const Call&
   return loads;
 }
 
+// What the parts of a request have left as missing: its first block loads it.
+template <class J>
+__device__ __noinline__ int32_t load_what_is_left(Workspace<J> work, const Call& call, Share share,
+                                                  int32_t now) {
+  const Request<J> request = request_of<J>(call, share, work, 0);
+  typename Resolver<J>::Refs references;
+  references.select(0, request.total);
+  __syncthreads();
+  work.clear();
+  __syncthreads();
+  Resolver<J> resolver(work, request, call.out, references, now);
+  resolver.gather_left();
+  const int32_t loads = resolver.template make_room<false>();
+  resolver.enter_loads(loads, 0);
+  const int32_t valid = __reduce_add_sync(kAllLanes, resolver.answer_left(loads));
+  if (lane_number() == 0) {
+    // The parts have counted what they left as faults.
+    call.count(kHit, valid);
+    call.count(kFault, -valid);
+  }
+  if (threadIdx.x == 0) {
+    call.count(kHit, -loads);
+    call.count(kMiss, loads);
+  }
+  return loads;
+}
+
 template <class B>
 __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerProcessor)
     resolve_kernel(const __grid_constant__ Call call) {
   extern __shared__ int4 memory[];
   const Outputs& out = call.out;
-  const auto block = static_cast<int32_t>(blockIdx.x);
+  const auto number = static_cast<int32_t>(blockIdx.x);
+  const int32_t block = B::kParts > 1 ? number / call.parts : number, part = number - block * call.parts;
+  if (B::kParts > 1) cluster_arrive();
 
-  // Clear.
+  // Clear. Most batches have equal numbers of query rows.
   const Workspace<B> work{reinterpret_cast<int32_t*>(memory)};
   work.clear_all();
-  prefetch<B::kThreads>(call, block);
+  const Part guess = part_of<B>(call, call.equal_rows * block, call.equal_rows, part);
+  if (B::kBlocksPerProcessor == 1) prefetch<B::kThreads>(call, block, guess);
   wait_for_previous_kernel();
   if (call.requests.count == 0) return pad_rows_of_nobody<B::kThreads>(call, 0, 0);
 
-  // Load. Most batches have equal numbers of query rows: their positions are loaded before that is known.
-  // Most are regular: tables and slots are loaded before that is known.
-  const int32_t guess = call.equal_rows * block;
+  // Load. Positions are loaded before it is known where a request's rows are, tables and slots before it is
+  // known whether the batch is regular, as most are.
   typename Resolver<B>::Refs references;
-  references.select(0, min(call.equal_rows * call.columns.value, B::kChunk));
-  references.load_positions({call.topk, call.columns, call.blocks, guess});
+  references.select(0, min(guess.rows * call.columns.value, B::kChunk));
+  references.load_positions({call.topk, call.columns, call.blocks, guess.begin});
+  const auto seen = call.requests.see(static_cast<int32_t>(threadIdx.x));
   Share share = call.requests.share(block);
-  const bool odd = call.requests.template irregular<B::kThreads>(block, share.state);
-  const Request<B> request = request_of<B>(call, share, work);
-  if (share.begin != guess || request.rows != call.equal_rows) {
+  const bool odd = call.requests.template irregular<B::kThreads>(block, share.state, seen);
+  const Request<B> request = request_of<B>(call, share, work, part);
+  if (request.query.first_row != guess.begin || request.rows != guess.rows) {
     references.select(0, min(request.total, B::kChunk));
     references.load_positions(request.query);
   }
-  references.load_pages(request.query);
   int32_t* clock = call.clock + static_cast<uint32_t>(max(share.state, 0));
   int32_t now = share.state != kNone ? *clock : 0;
   Resolver<B> resolver(work, request, out, references, now + 1);
-  resolver.load_slots();
+  resolver.load_hot();
+  references.load_pages(request.query);
 
   const bool regular = !__syncthreads_or(odd);
   if (!regular) {
@@ -166,9 +135,12 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerProcessor)
   if (share.first > 0 || share.last < call.requests.query_rows) {
     pad_rows_of_nobody<B::kThreads>(call, share.first, share.last);
   }
-  const int32_t rows = share.end - share.begin;
+  const int32_t all_rows = share.end - share.begin;
+  const bool fits =
+      regular && (B::kParts == 1 ? request.total <= B::kChunk : all_rows <= call.parts * call.part_rows);
+  if (B::kParts > 1 && part > 0 && !(fits && share.real)) return;
   if (!share.real) {
-    pad_rows<B::kThreads>(call, share.begin, rows);
+    pad_rows<B::kThreads>(call, share.begin, all_rows);
     if (threadIdx.x == 0) {
       out.miss_counts[block] = 0;
       if (share.state != kNone) *clock = now + 1;
@@ -176,13 +148,17 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerProcessor)
     return;
   }
 
-  if (B::kFewBlocks) request.hot.template load_bases<B::kThreads>();
-  if (rows > 1) block_fill<B::kThreads>(out.valid_counts + share.begin, rows, 0);
+  resolver.note_hot_block();
+  const int32_t first_row = fits ? request.query.first_row : share.begin,
+                rows = fits ? request.rows : all_rows;
+  if (rows > 1) block_fill<B::kThreads>(out.valid_counts + first_row, rows, 0);
   int32_t loads = 0;
-  if (regular && request.total <= B::kChunk) {
+  bool missing = false;
+  if (fits) {
     references.write_all(kNone, out.miss_host_rows + static_cast<uint32_t>(request.plan));
     references.write_all(kNone, out.miss_device_rows + static_cast<uint32_t>(request.plan));
-    if (resolver.look_up()) {
+    missing = resolver.look_up();
+    if (B::kParts == 1 && missing) {
       loads = resolver.template make_room<false>();
       resolver.enter_loads(loads, 0);
     }
@@ -193,36 +169,54 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerProcessor)
 
   // Tally.
   __syncthreads();
-  if (warp_number() != 0) return;
-  const bool of_a_warp = lane_number() < B::kWarps;
-  const Tally tally = (of_a_warp ? work.space().tallies[lane_number()] : Tally{}).sum();
-  if (lane_number() != 0) return;
+  if (warp_number() == 0) {
+    const Tally tally = work.space().tallies[lane_number()].sum();
+    if (lane_number() == 0) {
+      if (rows == 1) out.valid_counts[first_row] = tally.valid;
+      call.count(kResident, tally.resident);
+      call.count(kHit, tally.valid - tally.resident - loads);
+      call.count(kMiss, loads);
+      call.count(kPadding, tally.padding);
+      call.count(kFault, rows * call.columns.value - tally.padding - tally.valid);
+    }
+  }
+  if constexpr (B::kParts > 1) {
+    if (fits) {
+      cluster_wait();
+      if (threadIdx.x == 0) write_to_first_block(work.space().left[part], missing);
+      cluster_arrive();
+      if (part > 0) return;
+      cluster_wait();
+      int32_t left = 0;
+      for (int32_t p = 0; p < call.parts; ++p) left |= work.space().left[p];
+      if (left) loads = load_what_is_left<typename B::Joint>({work.ints}, call, share, now + 1);
+    }
+  }
+  if (threadIdx.x != 0) return;
   if (share.state != kNone) *clock = now + 1;
   out.miss_counts[block] = loads;
-  if (rows == 1) out.valid_counts[share.begin] = tally.valid;
-  const auto add = [&](Counter counter, int64_t amount) {
-    if (amount == 0) return;
-    atomicAdd(reinterpret_cast<unsigned long long*>(call.counters + counter),
-              static_cast<unsigned long long>(amount));
-  };
-  add(kResident, tally.resident);
-  add(kHit, tally.valid - tally.resident - loads);
-  add(kMiss, loads);
-  add(kPadding, tally.padding);
-  add(kFault, rows * call.columns.value - tally.padding - tally.valid);
 }
 
 template <class B>
-void launch_build(const Queue& queue, const Call& call) {
-  queue.launch(resolve_kernel<B>, {std::max(call.requests.count, 1), B::kThreads, Workspace<B>::kBytes},
-               call);
+void launch_build(const Queue& queue, Call call) {
+  size_t bytes = Workspace<B>::kBytes;
+  if constexpr (B::kParts > 1) {
+    bytes = std::max(bytes, Workspace<typename B::Joint>::kBytes);
+    call.part_rows = B::kChunk / call.columns.value;
+    call.parts = B::kParts;
+  }
+  queue.launch(resolve_kernel<B>,
+               {std::max(call.requests.count, 1) * call.parts, B::kThreads, bytes, call.parts}, call);
 }
 
-// Usual sizes, with a block on each SM or two; larger hot buffers; several query rows; sizes of any kind.
+// Usual sizes, with a block on each SM or two; larger hot buffers; several query rows, with a block for each
+// request or several; sizes of any kind.
 using Usual = Build<512, 4, 4, 8, 14>;
 using Crowded = Build<512, 4, 4, 8, 13, 2>;
 using LargeBuffers = Build<1024, 2, 2, 12, 14>;
 using Verification = Build<1024, 8, 4, 12, 14>;
+using InHalves = Build<1024, 4, 4, 12, 14, 1, 2>;
+using InQuarters = Build<1024, 2, 2, 12, 14, 1, 4>;
 using AnySizes = Build<1024, 8, 1, 0, 14>;
 constexpr int64_t kMaxSlots = int64_t{kFirstReference} - 1;
 
@@ -259,6 +253,8 @@ Call call_of(const ResolveParams& p, const Outputs& out) {
           .slots = slots,
           .hot_blocks = static_cast<int32_t>(divide_up<int64_t>(slots, p.blocks.size)),
           .equal_rows = requests > 0 ? query_rows / requests : 0,
+          .parts = 1,
+          .part_rows = 0,
           .clock = p.hot.clock,
           .counters = p.counters,
           .out = out,
@@ -267,23 +263,29 @@ Call call_of(const ResolveParams& p, const Outputs& out) {
 }
 
 template <class B>
-bool serves(const Call& call, int64_t references) {
-  return references <= B::kChunk && call.slots <= B::kThreads * B::kSlotItems && call.hot_blocks <= kBases;
+bool serves(const Call& call) {
+  const int32_t columns = call.columns.value;
+  // Parts have whole query rows.
+  const int64_t at_once =
+      B::kParts == 1 ? B::kChunk : B::kParts * (B::kChunk / std::max(columns, 1) * columns);
+  return int64_t{call.most_rows()} * columns <= at_once && call.slots <= B::kThreads * B::kSlotItems &&
+         call.hot_blocks <= B::kThreads;
 }
 
 void launch_resolve(const Queue& queue, const ResolveParams& p, const Outputs& out) {
   const Call call = call_of(p, out);
-  const int64_t references = divide_up(p.topk.rows, std::max<int64_t>(p.requests, 1)) * p.topk.columns;
   const bool aligned = in_fours(call.topk, call.columns.value) && in_fours(call.slot_rows, call.slots) &&
                        in_fours(call.slot_stamps, call.slots);
-  // Chunks make up for what is beyond in references, but not in slots.
-  if (!aligned || !serves<Verification>(call, 0)) return launch_build<AnySizes>(queue, call);
-  if (serves<Crowded>(call, references) && p.requests > queue.processors()) {
-    return launch_build<Crowded>(queue, call);
-  }
-  if (serves<Usual>(call, references)) return launch_build<Usual>(queue, call);
-  if (serves<LargeBuffers>(call, references)) return launch_build<LargeBuffers>(queue, call);
-  launch_build<Verification>(queue, call);
+  // Blocks on SMs of their own.
+  const int64_t room = queue.processors() / std::max<int64_t>(p.requests, 1);
+  if (!aligned) return launch_build<AnySizes>(queue, call);
+  if (serves<Crowded>(call) && room == 0) return launch_build<Crowded>(queue, call);
+  if (serves<Usual>(call)) return launch_build<Usual>(queue, call);
+  if (serves<LargeBuffers>(call)) return launch_build<LargeBuffers>(queue, call);
+  if (serves<InQuarters>(call) && room >= InQuarters::kParts) return launch_build<InQuarters>(queue, call);
+  if (serves<InHalves>(call) && room >= InHalves::kParts) return launch_build<InHalves>(queue, call);
+  if (serves<Verification>(call)) return launch_build<Verification>(queue, call);
+  launch_build<AnySizes>(queue, call);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "common/params.h"
 #include "hot_slots.cuh"
 #include "lookup_table.cuh"
+#include "oldest_stamps.cuh"
 #include "references.cuh"
 #include "victims.cuh"
 #include "warp.cuh"
@@ -18,27 +19,23 @@ struct Outputs {
   int32_t* miss_counts;
 };
 
-// References that are answered.
-struct Tally {
+// References that are answered, of a warp.
+struct __align__(16) Tally {
   int32_t resident, padding, valid;
 
-  // One number for all three, of one warp: as many references as it has in a chunk fit.
+  // For a whole warp: what its threads have answered, each at most 2^kBits / kWarp.
   static constexpr int kBits = 10;
-  __device__ __forceinline__ static uint32_t packed(bool resident, bool padding, bool valid) {
-    return resident | padding << kBits | valid << 2 * kBits;
-  }
-
-  // For a whole warp, whose tally this is, with the sums of its threads.
-  __device__ __forceinline__ void add(uint32_t of_thread) {
+  __device__ __forceinline__ void add(uint32_t resident_here, uint32_t padding_here, uint32_t valid_here) {
     constexpr uint32_t kMask = (1 << kBits) - 1;
+    const uint32_t of_thread = resident_here | padding_here << kBits | valid_here << 2 * kBits;
     const uint32_t of_warp = __reduce_add_sync(kAllLanes, of_thread);
-    const bool once = lane_number() == 0;
-    add_if(once, resident, of_warp & kMask);
-    add_if(once, padding, of_warp >> kBits & kMask);
-    add_if(once, valid, of_warp >> 2 * kBits);
+    if (lane_number() != 0) return;
+    resident += static_cast<int32_t>(of_warp & kMask);
+    padding += static_cast<int32_t>(of_warp >> kBits & kMask);
+    valid += static_cast<int32_t>(of_warp >> 2 * kBits);
   }
 
-  // For a whole warp.
+  // For a whole warp, each lane with a tally of its own.
   __device__ __forceinline__ Tally sum() const {
     return {__reduce_add_sync(kAllLanes, resident), __reduce_add_sync(kAllLanes, padding),
             __reduce_add_sync(kAllLanes, valid)};
@@ -48,9 +45,10 @@ struct Tally {
 // How a kernel is built. kSlotItems = 0 reads the slots from memory each time; else slots and, with kVector >
 // 1, columns are read several at once.
 template <int kThreads_, int kReferenceItems_, int kVector_, int kSlotItems_, int kTableBits_,
-          int kBlocksPerProcessor_ = 1>
+          int kBlocksPerProcessor_ = 1, int kParts_ = 1>
 struct Build {
   static constexpr int kBlocksPerProcessor = kBlocksPerProcessor_;
+  static constexpr int kParts = kParts_;  // at most so many blocks answer one request together
   static constexpr int kThreads = kThreads_, kWarps = kThreads / kWarp;
   static constexpr int kReferenceItems = kReferenceItems_, kVector = kVector_, kSlotItems = kSlotItems_;
   static constexpr int kTableBits = kTableBits_;
@@ -61,16 +59,22 @@ struct Build {
 
   // For unions beyond kChunk and irregular batches, in the same memory; small rather than fast.
   using InChunks = Build<kThreads, 2, 1, 0, kTableBits>;
+  // For what all parts have left.
+  using Joint = Build<kThreads, kParts * kReferenceItems, kSlotGroup, kSlotItems, kTableBits>;
 };
+
+constexpr int kMaxParts = 4;  // of a request
 
 // What a block keeps in shared memory beside its look-up table. The parts that differ between B and
 // B::InChunks come last: the others stay where they are.
 template <class B>
 struct Space {
   VictimSpace<B::kThreads> victims;
+  OldestSpace oldest;
   HotNotes notes;
   int32_t misses_of[B::kWarps];
-  Tally tallies[B::kWarps];
+  Tally tallies[kWarp];
+  int32_t left[kMaxParts];  // by part: whether it has left rows that are missing
   int32_t victim_slots[B::kChunk];
   uint16_t missed_places[B::kChunk];  // in the look-up table, by rank
 };
@@ -95,14 +99,13 @@ struct Workspace {
     for (int i = 0; i < kVectors / B::kThreads; ++i) {
       reinterpret_cast<int4*>(ints)[i * B::kThreads + threadIdx.x] = make_int4(kNone, kNone, kNone, kNone);
     }
-    Victims<B::kThreads>::clear(space().victims);
     if (threadIdx.x == 0) space().notes.twice = false;
   }
 
   // Before a request.
   __device__ void clear_all() const {
     clear();
-    if (threadIdx.x < B::kWarps) space().tallies[threadIdx.x] = {};
+    if (threadIdx.x < kWarp) space().tallies[threadIdx.x] = {};
     if (threadIdx.x == 0) space().notes.some_unleased = false;
   }
 };
@@ -130,45 +133,54 @@ class Resolver {
         request_(request),
         out_(out),
         references_(references),
-        now_(now) {}
+        now_(now),
+        oldest_(space_.oldest) {}
 
-  __device__ __forceinline__ void load_slots() { slots_.load(request_.hot); }
+  __device__ __forceinline__ void load_hot() {
+    slots_.load(request_.hot);
+    if (B::kFewBlocks) hot_block_ = request_.hot.load_block();
+  }
+  // A barrier later, and one before look_up().
+  __device__ __forceinline__ void note_hot_block() const {
+    if (B::kFewBlocks) request_.hot.note_block(hot_block_);
+  }
 
   // Settles every reference or enters its row, looks for the rows in the slots, gives hits the new stamp, and
   // leaves at every missing row its lowest reference. Returns whether any row is missing.
   __device__ __forceinline__ bool look_up() {
     wanted_ = __syncthreads_or(references_.enter(request_.query, table_));
     if (!wanted_) return false;
+    if (kAlone) slots_.load_stamps(request_.hot);
     slots_.probe(request_.hot, table_);
     __syncthreads();
     slots_.settle(request_.hot, table_, now_);
+    if constexpr (kSlotsKept && kAlone) oldest_.note(slots_.stamps());
     return __syncthreads_or(leave_references());
+  }
+
+  // Instead, once all parts have looked up theirs: enters what they have left. Slots that any of them has hit
+  // have the new stamp, which none had before.
+  __device__ __forceinline__ void gather_left() {
+    slots_.load_free(request_.hot, now_);
+    references_.enter_left(out_.device_rows + request_.plan, table_);
+    __syncthreads();
+    oldest_.note(slots_.stamps());
+    leave_references();
+    __syncthreads();
   }
 
   // Finds victims for the misses; returns for how many. With kSpare, slots that have the new stamp are not
   // free.
   template <bool kSpare>
   __device__ __forceinline__ int32_t make_room() {
-    const auto each_group = [&](auto f) {
-      slots_.each_group(request_.hot, table_, [&](int32_t first, auto free, const int32_t* stamps) {
-        f(first, [&](int v) { return free(v) && !(kSpare && stamps[v] == now_); }, stamps);
-      });
-    };
-    const int32_t slot_bits = kWarp - __clz(request_.hot.slots - 1);
-    Victims<B::kThreads> victims(space_.victims, space_.victim_slots, slot_bits, now_);
-    slots_.load_stamps(request_.hot);
-    victims.count(each_group);
+    if constexpr (kSlotsKept) oldest_.count(slots_.stamps());
     const uint32_t firsts = count_firsts();
     __syncthreads();
-    victims.scan();
     const int32_t misses = number_misses(firsts);
-    __syncthreads();
-    const int32_t found = victims.list(misses, each_group);
-    __syncthreads();
-    victims.order(misses);
-    victims.take_large(misses, each_group);
-    __syncthreads();
-    return found;
+    if constexpr (kSlotsKept) {
+      if (take_oldest(misses)) return misses;
+    }
+    return choose_victims<kSpare>(misses);
   }
 
   // Writes the loads into slots and plan, where `before` of them are already.
@@ -187,24 +199,91 @@ class Resolver {
   // Writes the answer to every reference.
   __device__ __forceinline__ void answer(int32_t first, int32_t loads) {
     constexpr int kItems = B::kReferenceItems;
-    uint32_t tally = 0;
+    uint32_t resident = 0, padding = 0, valid = 0;
     int32_t rows[kItems];
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       const int32_t found = references_.found(j);
       rows[j] = max(found, kNone);
       if (wanted_ && references_.is_wanted(j)) {
-        const int32_t slot = slot_of(table_.values[references_.entry(j)], loads);
+        const int32_t place = references_.entry(j);
+        const uint32_t value = table_.values[place];
+        const int32_t slot = slot_of(value, loads);
         if (slot != kNone) rows[j] = request_.hot.device_row(slot);
+        if (!kAlone && value >= kFirstReference) rows[j] = ~table_.keys[place];
       }
-      tally += Tally::packed(found >= 0, references_.real(j) && found == kPadded, rows[j] >= 0);
+      resident += found >= 0;
+      padding += references_.real(j) && found == kPadded;
+      valid += rows[j] >= 0;
     }
     references_.write(rows, out_.device_rows + static_cast<uint32_t>(request_.plan + first));
-    space_.tallies[warp_number()].add(tally);
+    space_.tallies[warp_number()].add(resident, padding, valid);
     if (request_.rows > 1) count_in_rows(first, rows);
   }
 
+  // Writes the answer to what parts had left; returns how many references of this thread are valid now.
+  __device__ __forceinline__ int32_t answer_left(int32_t loads) const {
+    const Divisor& columns = request_.query.columns;
+    int32_t valid = 0;
+#pragma unroll
+    for (int j = 0; j < B::kReferenceItems; ++j) {
+      if (!references_.is_wanted(j)) continue;
+      const int32_t slot = slot_of(table_.values[references_.entry(j)], loads),
+                    number = references_.number(j);
+      const int32_t row = slot == kNone ? kNone : request_.hot.device_row(slot);
+      out_.device_rows[request_.plan + number] = row;
+      if (row < 0) continue;
+      atomicAdd(&out_.valid_counts[request_.query.first_row + columns.divide(number)], 1);
+      ++valid;
+    }
+    return valid;
+  }
+
  private:
+  static constexpr bool kSlotsKept = B::kSlotItems > 0, kAlone = B::kParts == 1;
+
+  // Victims a few stamps at a time, the oldest first, of which the first few are counted; with a barrier
+  // behind. Returns whether they are enough.
+  __device__ __forceinline__ bool take_oldest(int32_t misses) {
+    constexpr int kTimes = 4;
+    int32_t found = oldest_.take(slots_.stamps(), 0, misses, space_.victim_slots);
+    __syncthreads();
+#pragma unroll 1
+    for (int times = 1; times < kTimes && found < misses; ++times) {
+      oldest_.note_next(slots_.stamps());
+      __syncthreads();
+      oldest_.count(slots_.stamps());
+      __syncthreads();
+      found += oldest_.take(slots_.stamps(), found, misses, space_.victim_slots);
+      __syncthreads();
+    }
+    return found >= misses;
+  }
+
+  // Victims among all free slots, with barriers before and behind.
+  template <bool kSpare>
+  __device__ __forceinline__ int32_t choose_victims(int32_t misses) {
+    const auto each_group = [&](auto f) {
+      slots_.each_group(request_.hot, table_, [&](int32_t first, auto free, const int32_t* stamps) {
+        f(first, [&](int v) { return free(v) && !(kSpare && stamps[v] == now_); }, stamps);
+      });
+    };
+    const int32_t slot_bits = kWarp - __clz(request_.hot.slots - 1);
+    Victims<B::kThreads> victims(space_.victims, space_.victim_slots, slot_bits, now_);
+    victims.clear();
+    __syncthreads();
+    victims.count(each_group);
+    __syncthreads();
+    victims.scan();
+    __syncthreads();
+    const int32_t found = victims.list(misses, each_group);
+    __syncthreads();
+    victims.order(misses);
+    victims.take_large(misses, each_group);
+    __syncthreads();
+    return found;
+  }
+
   __device__ __forceinline__ int32_t slot_of(uint32_t value, int32_t loads) const {
     const auto rank = static_cast<int32_t>(value - kRank);
     const bool loaded = value >= kRank && rank < loads;
@@ -290,8 +369,10 @@ class Resolver {
   const Outputs& out_;
   Refs& references_;
   const int32_t now_;
-  bool wanted_ = false;  // whether any row is looked for in the hot buffer
-  Slots<B::kThreads, B::kSlotItems, HotRow<B::kFewBlocks>> slots_;
+  bool wanted_ = false;    // whether any row is looked for in the hot buffer
+  int32_t hot_block_ = 0;  // the hot block of this thread's number
+  Slots<B::kThreads, B::kSlotItems, HotRow<B::kFewBlocks>, kAlone> slots_;
+  OldestStamps<B::kThreads, kSlotsKept ? B::kSlotItems : kSlotGroup> oldest_;
 };
 
 }  // namespace hisparse::cuda

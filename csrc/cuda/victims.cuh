@@ -1,4 +1,5 @@
-// Which hot slots are given up, in order, without sorting them: by (stamp, slot), smallest first.
+// Which hot slots are given up, in order, without sorting them: by (stamp, slot), smallest first. In nearly
+// all steps oldest_stamps.cuh has found enough before.
 //
 // Free slots are counted by age, oldest bucket first; a bucket's width is 1/32 of the ages' power of two, or
 // one age. Prefix sums tell where each bucket's slots come among the victims, and which is the last bucket
@@ -7,6 +8,7 @@
 //
 // | step    | reads                            | writes                             | then      |
 // |---------|----------------------------------|------------------------------------|-----------|
+// | clear   |                                  | counts, filled, bounds, large      | barrier   |
 // | count   | stamps of free slots             | counts                             | barrier   |
 // | scan    | counts                           | within, sums                       | barrier   |
 // | list    | stamps, counts, within, sums     | filled, listed, large              | barrier   |
@@ -59,8 +61,7 @@ struct Ages {
   }
 };
 
-// What a block needs while it chooses, in shared memory. `counts`, `filled` and `large` are zero, and nothing
-// is listed, when a choice begins.
+// What a block needs while it chooses, in shared memory.
 template <int kThreads>
 struct VictimSpace {
   static constexpr int kOfThread = Ages::kBuckets / kThreads;  // neighbours
@@ -91,17 +92,17 @@ class Victims {
   __device__ Victims(Space& space, int32_t* slots, int32_t slot_bits, int32_t now)
       : space_(space), slots_(slots), slot_bits_(slot_bits), now_(now) {}
 
-  __device__ static void clear(Space& space) {
+  __device__ void clear() const {
     const auto thread = static_cast<int32_t>(threadIdx.x);
-    space.bounds[thread] = {0, 0};
+    space_.bounds[thread] = {0, 0};
 #pragma unroll
     for (int i = 0; i < Ages::kBuckets / kThreads; ++i) {
-      space.counts[i * kThreads + thread] = 0;
-      space.filled[i * kThreads + thread] = 0;
+      space_.counts[i * kThreads + thread] = 0;
+      space_.filled[i * kThreads + thread] = 0;
     }
-    if (thread < Space::kWords) space.large[thread] = 0;
-    if (thread < kWarp) space.sums[thread] = 0;
-    if (thread == 0) space.any_large = 0;
+    if (thread < Space::kWords) space_.large[thread] = 0;
+    if (thread < kWarp) space_.sums[thread] = 0;
+    if (thread == 0) space_.any_large = 0;
   }
 
   template <class EachGroup>

@@ -54,6 +54,11 @@ def test_odd_sizes(slots: int, columns: int) -> None:
         "many requests": Shape(rows=(1,) * 200, columns=2048, slots=4096, pages=100, block_size=64),
         "large hot buffer": Shape(rows=(1,) * 4, columns=2048, slots=10240, pages=300, block_size=64),
         "verification": Shape(rows=(4, 4, 0, 4), columns=2048, slots=10240, pages=200, block_size=64),
+        "verification, half the SMs": Shape(
+            rows=(4, 3, 4, 4) * 10, columns=2048, slots=10240, pages=200, block_size=64
+        ),
+        "verification, all SMs": Shape(rows=(4, 4, 3, 4) * 18, columns=2048, slots=10240, pages=200, block_size=64),
+        "parts of several rows": Shape(rows=(9, 12, 0, 7), columns=600, slots=7000, pages=300, block_size=16),
         "uneven verification": Shape(rows=(1, 7, 4, 0), columns=2048, slots=10240, pages=200, block_size=64),
         "any number of slots": Shape(rows=(2, 1), columns=2048, slots=70_000, pages=1500, block_size=64),
         "union in chunks": Shape(rows=(30, 1), columns=700, slots=4096, pages=200, block_size=64, resident=0.1),
@@ -70,7 +75,7 @@ def test_every_kernel(shape: tuple[str, Shape]) -> None:
 
 
 @pytest.mark.parametrize("slots", [300, 5000, 20_000])
-@pytest.mark.parametrize("spread", [2, 400, 5000, 2**31 - 10])
+@pytest.mark.parametrize("spread", [2, 60, 100, 400, 5000, 2**31 - 10])
 def test_stamps_far_apart(slots: int, spread: int) -> None:
     """Victims are looked for in windows of stamps; here they need many."""
     shape = Shape(rows=(1, 2), columns=600, slots=slots, pages=600, block_size=64, resident=0, overlap=0)
