@@ -159,6 +159,22 @@ def test_victims_whose_stamps_lie_apart(apart: int, misses: int, device: str) ->
     assert [row for _, row in loads(plan)] == [hot_row(slot) for slot in victims[:misses]]
 
 
+@pytest.mark.parametrize("before_last", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("hits", [0, 4])
+def test_the_last_values_of_the_clock(hits: int, before_last: int, device: str) -> None:
+    """Stamps end where numbers do: what is no free slot must not look like one."""
+    slots, last = 64, 2**31 - 1
+    world = one_request(pages=64, slots=slots, device=device)
+    world.hot.slot_rows[0] = ints([host_row(p) for p in range(slots)], device)
+    world.hot.slot_stamps[0] = world.hot.clock[0] = last - 1 - before_last
+    asked = [*range(hits), *range(100, 180)]
+    plan = ask(world, [asked])
+    assert [row for _, row in loads(plan)] == [hot_row(slot) for slot in range(hits, slots)]
+    assert plan.device_rows[0, :hits].tolist() == [hot_row(slot) for slot in range(hits)]
+    loaded = slots - hits
+    assert counted(world) == {"miss": loaded, "fault": 80 - loaded} | ({"hit": hits} if hits else {})
+
+
 def test_an_emptied_slot_is_taken_first(device: str) -> None:
     """It counts as never used, whatever its stamp says."""
     world = one_request(pages=8, slots=4, device=device)

@@ -15,14 +15,15 @@ inline __device__ __noinline__ int32_t furthest_start(const int32_t* query_start
   return static_cast<int32_t>(furthest);
 }
 
-// The part of a batch that one block of `resolve` answers. Rows of no request come to one block each, too:
+// What one block of `resolve`, or several together, answer of a batch. Rows of no request come to somebody,
+// too:
 //
 // | rows                                   | answered by                                   |
 // |----------------------------------------|-----------------------------------------------|
 // | before the first start, from the last  | all blocks in turn                            |
-// | of a real request                      | its block                                     |
-// | of a padding request, or skipped by    | the block of the request from whose furthest  |
-// | starts that run backwards              | start they are the next                       |
+// | of a real request                      | its block or blocks                           |
+// | of a padding request, or skipped by    | the first block of the request from whose     |
+// | starts that run backwards              | furthest start they are the next              |
 struct Share {
   int32_t begin, end;   // rows answered alone
   bool real;            // whether these are the rows of a request

@@ -17,7 +17,7 @@ struct LaunchShape {
 };
 
 // Every kernel of this folder may start while the one before it in the stream still runs: it hides the
-// start-up time. A kernel calls this before it touches global memory.
+// start-up time. A kernel calls this before it relies on global memory.
 __device__ __forceinline__ void wait_for_previous_kernel() {
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();

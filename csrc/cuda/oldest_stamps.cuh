@@ -4,7 +4,7 @@
 // slots.
 //
 // A slot's place among the victims: slots with older stamps, then those of the same stamp in warps before, in
-// its warp before (lanes, then its own), all summed up in packed fields, one a stamp.
+// groups of its warp before, in lanes before, and in its lane, all summed up in packed fields, one a stamp.
 //
 // | step   | reads             | writes            | then    |
 // |--------|-------------------|-------------------|---------|
@@ -69,7 +69,8 @@ class OldestStamps {
   // Writes the slots in order, slots[taken .. wanted - 1]. Returns how many there are with these stamps.
   __device__ __forceinline__ int32_t take(const int32_t (&stamps)[kItems], int32_t taken, int32_t wanted,
                                           int32_t* slots) const {
-    if (oldest_ == kNever) return 0;
+    // Stamps so near the last number are not told from kNever by their distance.
+    if (oldest_ > kNever - kStamps) return 0;
     const uint2 of_lane = lane_number() < kWarps ? space_.counts[lane_number()] : uint2{0, 0};
     const bool earlier = lane_number() < warp_number();
     const uint32_t all[] = {__reduce_add_sync(kAllLanes, of_lane.x), __reduce_add_sync(kAllLanes, of_lane.y)};

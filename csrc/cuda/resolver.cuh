@@ -42,6 +42,8 @@ struct __align__(16) Tally {
   }
 };
 
+constexpr int kMaxParts = 4;  // of a request
+
 // How a kernel is built. kSlotItems = 0 reads the slots from memory each time; else slots and, with kVector >
 // 1, columns are read several at once.
 template <int kThreads_, int kReferenceItems_, int kVector_, int kSlotItems_, int kTableBits_,
@@ -55,6 +57,7 @@ struct Build {
   static constexpr bool kFewBlocks = kSlotItems > 0;
   static constexpr int32_t kChunk = kThreads * kReferenceItems;
   static_assert(2 * kChunk <= 1 << kTableBits);
+  static_assert(kParts <= kMaxParts);
   static_assert(kReferenceItems * kWarp < 1 << Tally::kBits);
 
   // For unions beyond kChunk and irregular batches, in the same memory; small rather than fast.
@@ -63,10 +66,8 @@ struct Build {
   using Joint = Build<kThreads, kParts * kReferenceItems, kSlotGroup, kSlotItems, kTableBits>;
 };
 
-constexpr int kMaxParts = 4;  // of a request
-
-// What a block keeps in shared memory beside its look-up table. The parts that differ between B and
-// B::InChunks come last: the others stay where they are.
+// What a block keeps in shared memory beside its look-up table. What differs between B, B::InChunks and
+// B::Joint comes last: the rest stays where it is.
 template <class B>
 struct Space {
   VictimSpace<B::kThreads> victims;

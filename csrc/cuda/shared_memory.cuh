@@ -9,8 +9,8 @@
 namespace hisparse::cuda {
 
 // Returns the word before, and anything where nothing was to do. A compare-and-swap that depended on `when`
-// would be a branch, and several would wait for one another: threads with nothing to do take a word of their
-// own instead, which is never `impossible` and stays as it is.
+// would be a branch, and several would wait for one another: threads with nothing to do take the word with
+// their lane's number instead, which is never `impossible` and stays as it is.
 __device__ __forceinline__ int32_t compare_and_swap_if(bool when, int32_t* words, int32_t word,
                                                        int32_t expected, int32_t value, int32_t impossible) {
   return atomicCAS(&words[when ? word : lane_number()], when ? expected : impossible, value);

@@ -10,7 +10,6 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 
 __device__ __forceinline__ int lane_number() { return threadIdx.x % kWarp; }
 __device__ __forceinline__ int warp_number() { return threadIdx.x / kWarp; }
-__device__ __forceinline__ unsigned lanes_before() { return (1u << lane_number()) - 1; }
 
 template <class T>
 constexpr __host__ __device__ T divide_up(T value, T by) {

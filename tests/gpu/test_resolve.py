@@ -69,8 +69,9 @@ def test_odd_sizes(slots: int, columns: int) -> None:
     }.items(),
     ids=lambda case: case[0],
 )
-def test_every_kernel(shape: tuple[str, Shape]) -> None:
-    history = run(shape[1], steps=5)
+@pytest.mark.parametrize("leased", [0.95, 1.0])
+def test_every_kernel(shape: tuple[str, Shape], leased: float) -> None:
+    history = run(shape[1]._replace(leased=leased), steps=5)
     assert (history.cpu[3] > 0).all(), "a history without hits, misses, faults, ... proves little"
 
 
