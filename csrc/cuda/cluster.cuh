@@ -4,11 +4,9 @@
 
 #include <cstdint>
 
-namespace hisparse::cuda {
+#include "shared_memory.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void* data) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(data));
-}
+namespace hisparse::cuda {
 
 // For all threads of a cluster; those that have left count as arrived. What was written before arriving is
 // seen after waiting.

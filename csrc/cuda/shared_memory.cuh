@@ -3,10 +3,13 @@
 
 #include <cstdint>
 
-#include "cluster.cuh"
 #include "warp.cuh"
 
 namespace hisparse::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* data) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(data));
+}
 
 // Returns the word before, and anything where nothing was to do. A compare-and-swap that depended on `when`
 // would be a branch, and several would wait for one another: threads with nothing to do take the word with
