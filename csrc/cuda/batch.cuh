@@ -48,8 +48,8 @@ struct Requests {
             .end = start_of(request + 1),
             .real = state >= 0,
             .state = state >= 0 && state < states ? state : kNone,
-            .first = start_of(0),
-            .last = start_of(count)};
+            .first = query_start[0],
+            .last = query_start[count]};
   }
 
   // What a look at the whole batch needs of one request.
@@ -63,16 +63,18 @@ struct Requests {
   };
   __device__ __forceinline__ Seen see(int32_t request) const {
     if (request >= count) return {request, 0, 0, kNone};
-    return {request, start_of(request), start_of(request + 1), state_rows[request]};
+    return {request, query_start[request], query_start[request + 1], state_rows[request]};
   }
 
-  // This thread's part of a block's look at the whole batch: starts that run backwards, or a state row that
-  // an earlier request has named. `first` is what it saw of the request with its own number.
+  // This thread's part of a block's look at the whole batch: starts that run backwards or lie outside, or a
+  // state row that an earlier request has named. `first` is what it saw of the request with its own number.
   template <int kThreads>
-  __device__ __forceinline__ bool irregular(int32_t request, int32_t state, const Seen& first) const {
-    bool odd = first.odd(request, state);
+  __device__ __forceinline__ bool irregular(int32_t request, const Share& share, const Seen& first) const {
+    bool odd = share.first < 0 || share.last > query_rows || first.odd(request, share.state);
 #pragma unroll 1
-    for (int32_t r = first.request + kThreads; r < count; r += kThreads) odd |= see(r).odd(request, state);
+    for (int32_t r = first.request + kThreads; r < count; r += kThreads) {
+      odd |= see(r).odd(request, share.state);
+    }
     return odd;
   }
 

@@ -8,7 +8,8 @@
 // | a place      | caches the row at this place of the look-up table      | probe   |
 // | kEmpty       | is empty; from settle on: and free                     | probe   |
 // | kNone        | is free: it caches what is not asked for               | probe   |
-// | kOut         | is hit, in a block that is not leased, or no slot      | settle  |
+// | kOut         | is none, or in a block that is not leased; a hit that  | settle  |
+// |              | had to be looked at: others keep their place           |         |
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ constexpr int kSlotGroup = 4;
 struct HotNotes {
   static constexpr int kBlocks = 1024;  // as many as a block may have threads
 
-  int32_t bases[kBlocks];  // where the hot blocks begin
+  int32_t bases[kBlocks];  // where slot 0 would be if all hot blocks lay where this one does
   int32_t some_unleased;   // whether any block is not leased
   int32_t twice;           // whether any row asked for is cached twice
 };
@@ -42,11 +43,11 @@ struct SlotRun {
     return ((warp_number() * kGroups + j / kSlotGroup) * kWarp + lane_number()) * kSlotGroup + j % kSlotGroup;
   }
 
-  // kNone for what is beyond the `slots` of a line.
-  __device__ __forceinline__ static void read(const int32_t* line, int32_t slots,
+  // `beyond` for what is not one of the `slots` of a line.
+  __device__ __forceinline__ static void read(const int32_t* line, int32_t slots, int32_t beyond,
                                               int32_t (&numbers)[kItems]) {
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) numbers[j] = kNone;
+    for (int j = 0; j < kItems; ++j) numbers[j] = beyond;
 #pragma unroll
     for (int j = 0; j < kItems; j += kSlotGroup) {
       if (number(j) >= slots) continue;
@@ -66,7 +67,7 @@ struct HotRow {
   const Blocks& blocks;
   HotNotes& notes;
 
-  static constexpr int32_t kNotLeased = INT32_MIN;  // plus any offset: below 0
+  static constexpr int32_t kNotLeased = INT32_MIN;  // plus any slot: below 0
 
   // The hot block with this thread's number.
   __device__ __forceinline__ int32_t load_block() const {
@@ -75,24 +76,24 @@ struct HotRow {
   // Notes it, a barrier after the notes were cleared; they may be read after the next one.
   __device__ __forceinline__ void note_block(int32_t block) const {
     if (threadIdx.x >= block_count) return;
-    const int32_t base = blocks.device.row(block, 0);
+    const int32_t first = blocks.device.row(block, 0);
+    const auto first_slot = static_cast<int32_t>(threadIdx.x) * blocks.size.value;
     // The last row of a block may be beyond int32, too.
     if (blocks.device.row(block, blocks.size.value - 1) == kNone) notes.some_unleased = true;
-    notes.bases[threadIdx.x] = base == kNone ? kNotLeased : base;
+    notes.bases[threadIdx.x] = first == kNone ? kNotLeased : first - first_slot;
   }
 
   // kNone when its block is not leased, or the row is beyond int32.
   __device__ __forceinline__ int32_t device_row(int32_t slot) const {
-    const int32_t block = blocks.size.divide(slot), offset = slot - block * blocks.size.value;
-    if (!kFewBlocks) return blocks.device.row(hot_blocks[block], offset);
-    return max(static_cast<int32_t>(static_cast<uint32_t>(notes.bases[block]) + offset), kNone);
+    const int32_t block = blocks.size.divide(slot);
+    if (!kFewBlocks) return blocks.device.row(hot_blocks[block], slot - block * blocks.size.value);
+    return max(static_cast<int32_t>(static_cast<uint32_t>(notes.bases[block]) + slot), kNone);
   }
 
-  // Leaves the number of a slot at the place of its row, if any; of two with the same row, the lower. Returns
-  // whether it met another.
-  __device__ __forceinline__ static bool leave(const LookupTable& table, bool found, int32_t place,
-                                               int32_t slot) {
-    return minimum_if(found, table.values[place], slot, kMissing) != kMissing;
+  // Leaves the number of a slot at the place of its row, if that is >= 0; of two with the same row, the
+  // lower. Returns whether it met another.
+  __device__ __forceinline__ static bool leave(const LookupTable& table, int32_t place, int32_t slot) {
+    return minimum_if_not_negative(place, table.values[place], slot, kMissing) != kMissing;
   }
   // Whether the number left at the place of its row is this slot's.
   __device__ __forceinline__ bool is_left(const LookupTable& table, int32_t place, int32_t slot) const {
@@ -106,9 +107,9 @@ class Slots : SlotRun<kThreads, kItems> {
   using SlotRun<kThreads, kItems>::number;
 
  public:
-  __device__ __forceinline__ void load(const HotRow& hot) { this->read(hot.rows, hot.slots, mark_); }
+  __device__ __forceinline__ void load(const HotRow& hot) { this->read(hot.rows, hot.slots, kNone, mark_); }
   __device__ __forceinline__ void load_stamps(const HotRow& hot) {
-    this->read(hot.stamps, hot.slots, stamp_);
+    this->read(hot.stamps, hot.slots, kNever, stamp_);
   }
 
   // Looks for the row of each slot in the table, and leaves the slot there.
@@ -116,8 +117,10 @@ class Slots : SlotRun<kThreads, kItems> {
     bool twice = false;
 #pragma unroll
     for (int first = 0; first < kItems; first += kSlotGroup) {
-      const int32_t without_row = number(first) < hot.slots ? kEmpty : kOut;
+      const bool real = number(first) < hot.slots;
+      const int32_t without_row = real ? kEmpty : kOut;
       int32_t* marks = mark_ + first;
+      some_empty_ |= real && (marks[0] | marks[1] | marks[2] | marks[3]) < 0;
       int32_t places[kSlotGroup];
       bool further = false;
 #pragma unroll
@@ -134,7 +137,7 @@ class Slots : SlotRun<kThreads, kItems> {
 #pragma unroll
       for (int v = 0; v < kSlotGroup; ++v) {
         marks[v] = marks[v] < 0 ? without_row : places[v];
-        twice |= hot.leave(table, marks[v] >= 0, marks[v], number(first + v));
+        twice |= hot.leave(table, marks[v], number(first + v));
       }
     }
     if (twice) hot.notes.twice = true;
@@ -145,15 +148,15 @@ class Slots : SlotRun<kThreads, kItems> {
     if (!hot.notes.twice && !hot.notes.some_unleased) {
 #pragma unroll
       for (int first = 0; first < kItems; first += kSlotGroup) {
+        const int32_t* marks = mark_ + first;
+        const bool any = (marks[0] & marks[1] & marks[2] & marks[3]) >= 0;
         int32_t stamps[kSlotGroup];
-        bool any = false;
 #pragma unroll
         for (int v = 0; v < kSlotGroup; ++v) {
-          const bool hit = mark_[first + v] >= 0;
+          const bool hit = marks[v] >= 0;
           stamps[v] = hit ? now : stamp_[first + v];
-          any |= hit;
           if (!kAlone && hit) hot.stamps[static_cast<uint32_t>(number(first + v))] = now;
-          if (hit) mark_[first + v] = kOut;
+          if (hit) stamp_[first + v] = kNever;
         }
         if (kAlone && any)
           write_vector<kSlotGroup>(stamps, hot.stamps + static_cast<uint32_t>(number(first)));
@@ -165,11 +168,14 @@ class Slots : SlotRun<kThreads, kItems> {
         const bool hit = mark_[j] >= 0 && hot.is_left(table, mark_[j], number(j));
         if (hit && leased) hot.stamps[number(j)] = now;
         mark_[j] = hit || !leased ? kOut : min(mark_[j], kNone);
+        if (mark_[j] == kOut) stamp_[j] = kNever;
       }
     }
+    if (some_empty_) {
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      stamp_[j] = mark_[j] == kOut ? kNever : mark_[j] == kEmpty ? 0 : stamp_[j];
+      for (int j = 0; j < kItems; ++j) {
+        if (mark_[j] == kEmpty) stamp_[j] = 0;
+      }
     }
   }
 
@@ -197,7 +203,7 @@ class Slots : SlotRun<kThreads, kItems> {
   __device__ __forceinline__ void each_group(const HotRow&, const LookupTable&, F f) const {
 #pragma unroll
     for (int j = 0; j < kItems; j += kSlotGroup) {
-      f(number(j), [&](int v) { return mark_[j + v] != kOut; }, stamp_ + j);
+      f(number(j), [&](int v) { return mark_[j + v] < 0 && mark_[j + v] != kOut; }, stamp_ + j);
     }
   }
 
@@ -213,6 +219,7 @@ class Slots : SlotRun<kThreads, kItems> {
     stamp_[j] = free ? row < 0 ? 0 : stamp : kNever;
   }
 
+  bool some_empty_ = false;
   int32_t mark_[kItems], stamp_[kItems];
 };
 
@@ -226,7 +233,7 @@ class Slots<kThreads, 0, HotRow, kAlone> {
   __device__ void probe(const HotRow& hot, const LookupTable& table) {
     each_slot(hot, [&](int32_t slot) {
       const int32_t place = place_of(hot, table, slot);
-      if (place != kNone && hot.leave(table, true, place, slot)) hot.notes.twice = true;
+      if (hot.leave(table, place, slot)) hot.notes.twice = true;
     });
   }
 

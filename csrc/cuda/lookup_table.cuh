@@ -8,9 +8,9 @@
 
 namespace hisparse::cuda {
 
-// Keys >= 0. They lie in groups of four, which one access reads. A key is entered at the first free place
-// from where its hash points, all over its group, then all over the next one. At most half of all places are
-// in use, so that every search ends.
+// Keys >= 0. They lie in groups of four, which one access reads. A key is entered where its hash points or,
+// if that is taken, elsewhere in its group; where that is full, in the next one. All who enter a key try the
+// same places in the same order. At most half of all places are in use, so that every search ends.
 struct KeyTable {
   static constexpr int kGroupBits = 2, kMinBits = kGroupBits + 1;
   static constexpr int32_t kGroup = 1 << kGroupBits;
@@ -47,6 +47,24 @@ struct KeyTable {
     return (group + 1) & ((1 << (bits - kGroupBits)) - 1);
   }
 
+  // Enters a key whose first place was taken by another, at the first free place of its group or of the next
+  // ones.
+  __device__ __forceinline__ void enter_further(int32_t key) const {
+    for (int32_t group = first_group(key);;) {
+      const int32_t there = look(key, group);
+      if (there >= 0) return;
+      if (there == kFurther) {
+        group = next_group(group);
+        continue;
+      }
+      const int4 four = reinterpret_cast<const int4*>(keys)[group];
+      const int32_t place = group * kGroup + (four.x < 0 ? 0 : four.y < 0 ? 1 : four.z < 0 ? 2 : 3);
+      // Another thread may have taken it since.
+      const int32_t found = atomicCAS(&keys[place], kNone, key);
+      if (found == kNone || found == key) return;
+    }
+  }
+
   // kNone if `key` is not there.
   __device__ __forceinline__ int32_t find(int32_t key) const {
     const int32_t place = look(key, first_group(key));
@@ -80,14 +98,14 @@ constexpr uint32_t kMissing = ~0u;
 struct LookupTable : KeyTable {
   uint32_t* values;
 
-  // Puts `key`, if it enters at all, into `place` if that is free. Returns what was there.
-  __device__ __forceinline__ int32_t claim(bool enters, int32_t key, int32_t place) const {
-    return compare_and_swap_if(enters, keys, place, kNone, key, kFurther);
-  }
-  // Then: a new key counts as missing. Returns whether `key` is at `place`.
-  __device__ __forceinline__ bool is_entered(int32_t before, bool enters, int32_t key, int32_t place) const {
-    store_if(enters && before == kNone, values[place], kMissing);
-    return before == kNone || before == key;
+  // A place of this thread behind those that are searched: it stays free when kNone is put there, so that no
+  // thread of a warp has to be told apart.
+  __device__ __forceinline__ int32_t spare_place() const { return (1 << bits) + lane_number(); }
+
+  // Puts `key` into `place` if that is free. Returns what was there. A new key is missing, which is for the
+  // caller to note.
+  __device__ __forceinline__ int32_t claim(int32_t key, int32_t place) const {
+    return atomicCAS(&keys[place], kNone, key);
   }
 };
 

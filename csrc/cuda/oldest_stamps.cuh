@@ -51,15 +51,20 @@ class OldestStamps {
   __device__ __forceinline__ void count(const int32_t (&stamps)[kItems]) {
     const int32_t of_warp = lane_number() < kWarps ? space_.oldest[lane_number()] : kNever;
     oldest_ = __reduce_min_sync(kAllLanes, of_warp);
+    uint32_t through[kGroups];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      through[g] = 0;
+#pragma unroll
+      for (int v = 0; v < kSlotGroup; ++v) through[g] += one_at(distance(stamps[g * kSlotGroup + v]));
+      before_[g] = through[g];
+    }
+    warp_inclusive_sums(through);
     uint2 counts{0, 0};
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      uint32_t mine = 0;
-#pragma unroll
-      for (int v = 0; v < kSlotGroup; ++v) mine += one_at(distance(stamps[g * kSlotGroup + v]));
-      const uint32_t through = warp_inclusive_sum(mine);
-      before_[g] = through - mine;
-      of_group_[g] = __shfl_sync(kAllLanes, through, kWarp - 1);
+      before_[g] = through[g] - before_[g];
+      of_group_[g] = __shfl_sync(kAllLanes, through[g], kWarp - 1);
       counts.x += of_group_[g] & kEven;
       counts.y += of_group_[g] >> kBits & kEven;
     }
@@ -68,9 +73,11 @@ class OldestStamps {
 
   // Writes the slots in order, slots[taken .. wanted - 1]. Returns how many there are with these stamps.
   __device__ __forceinline__ int32_t take(const int32_t (&stamps)[kItems], int32_t taken, int32_t wanted,
-                                          int32_t* slots) const {
+                                          int32_t* slots) {
     // Stamps so near the last number are not told from kNever by their distance.
     if (oldest_ > kNever - kStamps) return 0;
+    // Distances are worked out again: with many slots, those of count() would not stay in registers.
+    if (kItems > kFewItems) asm volatile("" : "+r"(oldest_));
     const uint2 of_lane = lane_number() < kWarps ? space_.counts[lane_number()] : uint2{0, 0};
     const bool earlier = lane_number() < warp_number();
     const uint32_t all[] = {__reduce_add_sync(kAllLanes, of_lane.x), __reduce_add_sync(kAllLanes, of_lane.y)};
@@ -104,6 +111,7 @@ class OldestStamps {
 
  private:
   static constexpr int kWarps = kThreads / kWarp, kGroups = kItems / kSlotGroup;
+  static constexpr int kFewItems = 16;
   static constexpr int kStamps = 4, kBits = 8;  // a warp has kWarp * kSlotGroup slots in a group
   static constexpr uint32_t kField = (1u << kBits) - 1, kWide = (1u << 2 * kBits) - 1;
   static constexpr uint32_t kEven = kField << 2 * kBits | kField;

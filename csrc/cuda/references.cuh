@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "blocks.cuh"
+#include "global_memory.cuh"
 #include "lookup_table.cuh"
 #include "warp.cuh"
 
@@ -49,10 +50,8 @@ class References {
 
   __device__ __forceinline__ void load_positions(const Query& query) {
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) position_[j] = kNone;
-#pragma unroll
     for (int j = 0; j < kItems; j += kVector) {
-      if (real(j)) read_vector<kVector>(query.position(first_ + number(j)), position_ + j);
+      read_vector_if<kVector>(real(j), query.position(first_ + number(j)), kNone, position_ + j);
     }
   }
 
@@ -73,11 +72,11 @@ class References {
   // missing. Returns whether this thread has any.
   __device__ __forceinline__ bool enter(const Query& query, const LookupTable& table) {
     return enter_keys(table, [&](int j) {
-      const bool inside = offset_[j] >= 0;
-      const int32_t device_row = query.blocks.device.row(resident_[j], offset_[j]);
-      const int32_t host_row = query.blocks.host.row(host_[j], offset_[j]);
-      found_[j] = !inside ? kPadded : device_row;
-      return inside && resident_[j] <= 0 ? host_row : kNone;
+      const bool inside = offset_[j] >= 0, resident = resident_[j] > 0;
+      const BlockRows& rows = resident ? query.blocks.device : query.blocks.host;
+      const int32_t row = rows.row(resident ? resident_[j] : host_[j], offset_[j]);
+      found_[j] = !inside ? kPadded : resident ? row : kNone;
+      return inside && !resident ? row : kNone;
     });
   }
 
@@ -125,34 +124,35 @@ class References {
   // Enters key_of(j) for each reference that has a key. Returns whether any has.
   template <class KeyOf>
   __device__ __forceinline__ bool enter_keys(const LookupTable& table, KeyOf key_of) {
-    int32_t keys[kItems], places[kItems], before[kItems];
+    int32_t keys[kItems], places[kItems], before[kItems], highest = kNone;
     uint32_t left = 0;
-    bool any = false;
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       keys[j] = key_of(j);
-      places[j] = table.first_place(keys[j]);
-      before[j] = table.claim(keys[j] != kNone, keys[j], places[j]);
+      places[j] = keys[j] >= 0 ? table.first_place(keys[j]) : table.spare_place();
+      before[j] = table.claim(keys[j], places[j]);
     }
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      const bool enters = keys[j] != kNone, entered = table.is_entered(before[j], enters, keys[j], places[j]);
-      if (enters) found_[j] = wanted(places[j]);
-      left |= static_cast<uint32_t>(enters && !entered) << j;
-      any |= enters;
+      if (before[j] < 0) table.values[places[j]] = kMissing;
+      if (keys[j] >= 0) found_[j] = wanted(places[j]);
+      if (before[j] >= 0 && before[j] != keys[j]) left |= 1u << j;
+      highest = max(highest, keys[j]);
     }
     // Nearly all enter at once; a few go on, one after the other.
     for (; left != 0; left &= left - 1) {
       const int item = __ffs(left) - 1;
       const int32_t key = picked<kItems>(keys, item);
-      int32_t attempt = 0, place;
+      int32_t attempt = 0, place, there;
       do {
         place = table.place(key, ++attempt);
-      } while (!table.is_entered(table.claim(true, key, place), true, key, place));
+        there = table.claim(key, place);
+      } while (there >= 0 && there != key);
+      if (there < 0) table.values[place] = kMissing;
 #pragma unroll
       for (int j = 0; j < kItems; ++j) found_[j] = j == item ? wanted(place) : found_[j];
     }
-    return any;
+    return highest >= 0;
   }
 
   __device__ __forceinline__ static int32_t wanted(int32_t entry) { return kPadded - 1 - entry; }

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerProcessor)
   references.load_positions({call.topk, call.columns, call.blocks, guess.begin});
   const auto seen = call.requests.see(static_cast<int32_t>(threadIdx.x));
   Share share = call.requests.share(block);
-  const bool odd = call.requests.template irregular<B::kThreads>(block, share.state, seen);
+  const bool odd = call.requests.template irregular<B::kThreads>(block, share, seen);
   const Request<B> request = request_of<B>(call, share, work, part);
   if (request.query.first_row != guess.begin || request.rows != guess.rows) {
     references.select(0, min(request.total, B::kChunk));
@@ -171,14 +171,12 @@ __global__ void __launch_bounds__(B::kThreads, B::kBlocksPerProcessor)
   __syncthreads();
   if (warp_number() == 0) {
     const Tally tally = work.space().tallies[lane_number()].sum();
-    if (lane_number() == 0) {
-      if (rows == 1) out.valid_counts[first_row] = tally.valid;
-      call.count(kResident, tally.resident);
-      call.count(kHit, tally.valid - tally.resident - loads);
-      call.count(kMiss, loads);
-      call.count(kPadding, tally.padding);
-      call.count(kFault, rows * call.columns.value - tally.padding - tally.valid);
-    }
+    const int32_t hit = tally.valid - tally.resident - loads;
+    const int32_t fault = rows * call.columns.value - tally.padding - tally.valid;
+    const int32_t counts[] = {tally.resident, hit, loads, tally.padding, fault};
+    const auto counter = static_cast<Counter>(lane_number());
+    if (counter < kCounters) call.count(counter, picked<kCounters>(counts, counter));
+    if (rows == 1 && lane_number() == 0) out.valid_counts[first_row] = tally.valid;
   }
   if constexpr (B::kParts > 1) {
     if (fits) {
@@ -209,14 +207,16 @@ void launch_build(const Queue& queue, Call call) {
                {std::max(call.requests.count, 1) * call.parts, B::kThreads, bytes, call.parts}, call);
 }
 
-// Usual sizes, with a block on each SM or two; larger hot buffers; several query rows, with a block for each
-// request or several; sizes of any kind.
-using Usual = Build<512, 4, 4, 8, 14>;
-using Crowded = Build<512, 4, 4, 8, 13, 2>;
+// One query row of up to 2048 columns, and hot buffers of up to 512 slots for each slot of a thread; the same
+// with two blocks on an SM; several query rows, with several blocks for each request or one; sizes of any
+// kind.
+template <int kSlotItems>
+using OneRow = Build<512, 4, 4, kSlotItems, 14>;
 using LargeBuffers = Build<1024, 2, 2, 12, 14>;
+using Crowded = Build<512, 4, 4, 8, 13, 2>;
+using InQuarters = Build<512, 4, 4, 20, 14, 1, 4>;
+using InHalves = Build<512, 8, 4, 20, 14, 1, 2>;
 using Verification = Build<1024, 8, 4, 12, 14>;
-using InHalves = Build<1024, 4, 4, 12, 14, 1, 2>;
-using InQuarters = Build<1024, 2, 2, 12, 14, 1, 4>;
 using AnySizes = Build<1024, 8, 1, 0, 14>;
 constexpr int64_t kMaxSlots = int64_t{kFirstReference} - 1;
 
@@ -280,7 +280,10 @@ void launch_resolve(const Queue& queue, const ResolveParams& p, const Outputs& o
   const int64_t room = queue.processors() / std::max<int64_t>(p.requests, 1);
   if (!aligned) return launch_build<AnySizes>(queue, call);
   if (serves<Crowded>(call) && room == 0) return launch_build<Crowded>(queue, call);
-  if (serves<Usual>(call)) return launch_build<Usual>(queue, call);
+  if (serves<OneRow<8>>(call)) return launch_build<OneRow<8>>(queue, call);
+  if (serves<OneRow<12>>(call)) return launch_build<OneRow<12>>(queue, call);
+  if (serves<OneRow<16>>(call)) return launch_build<OneRow<16>>(queue, call);
+  if (serves<OneRow<20>>(call)) return launch_build<OneRow<20>>(queue, call);
   if (serves<LargeBuffers>(call)) return launch_build<LargeBuffers>(queue, call);
   if (serves<InQuarters>(call) && room >= InQuarters::kParts) return launch_build<InQuarters>(queue, call);
   if (serves<InHalves>(call) && room >= InHalves::kParts) return launch_build<InHalves>(queue, call);

@@ -84,14 +84,15 @@ template <class B>
 struct Workspace {
   static constexpr int32_t kPlaces = 1 << B::kTableBits;
   static_assert(kPlaces <= 1 << 16, "places are 16 bits wide");
-  static constexpr size_t kBytes = 2 * sizeof(int32_t) * kPlaces + sizeof(Space<B>);
+  static constexpr int32_t kWithSpare = kPlaces + kWarp;
+  static constexpr size_t kBytes = 2 * sizeof(int32_t) * kWithSpare + sizeof(Space<B>);
 
   int32_t* ints;
 
   __device__ LookupTable table() const {
-    return {{ints, B::kTableBits}, reinterpret_cast<uint32_t*>(ints + kPlaces)};
+    return {{ints, B::kTableBits}, reinterpret_cast<uint32_t*>(ints + kWithSpare)};
   }
-  __device__ Space<B>& space() const { return *reinterpret_cast<Space<B>*>(ints + 2 * kPlaces); }
+  __device__ Space<B>& space() const { return *reinterpret_cast<Space<B>*>(ints + 2 * kWithSpare); }
 
   // Before a union, or a chunk of it.
   __device__ void clear() const {
@@ -106,7 +107,10 @@ struct Workspace {
   // Before a request.
   __device__ void clear_all() const {
     clear();
-    if (threadIdx.x < kWarp) space().tallies[threadIdx.x] = {};
+    if (threadIdx.x < kWarp) {
+      space().tallies[threadIdx.x] = {};
+      ints[kPlaces + threadIdx.x] = kNone;
+    }
     if (threadIdx.x == 0) space().notes.some_unleased = false;
   }
 };
@@ -200,22 +204,39 @@ class Resolver {
   // Writes the answer to every reference.
   __device__ __forceinline__ void answer(int32_t first, int32_t loads) {
     constexpr int kItems = B::kReferenceItems;
-    uint32_t resident = 0, padding = 0, valid = 0;
+    uint32_t resident = kItems, padding = 0, valid = kItems;
     int32_t rows[kItems];
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      const int32_t found = references_.found(j);
-      rows[j] = max(found, kNone);
-      if (wanted_ && references_.is_wanted(j)) {
-        const int32_t place = references_.entry(j);
-        const uint32_t value = table_.values[place];
-        const int32_t slot = slot_of(value, loads);
-        if (slot != kNone) rows[j] = request_.hot.device_row(slot);
-        if (!kAlone && value >= kFirstReference) rows[j] = ~table_.keys[place];
+    for (int j = 0; j < kItems; ++j) rows[j] = max(references_.found(j), kNone);
+    if (wanted_) {
+      // Without branches, so that a thread's reads are under way together.
+      uint32_t values[kItems];
+      int32_t victims[kItems];
+#pragma unroll
+      for (int j = 0; j < kItems; ++j) {
+        values[j] = table_.values[place_of(j)];
+        const bool missing = references_.is_wanted(j) && values[j] >= kFirstReference;
+        if (!kAlone && missing) rows[j] = ~table_.keys[references_.entry(j)];
       }
-      resident += found >= 0;
-      padding += references_.real(j) && found == kPadded;
-      valid += rows[j] >= 0;
+#pragma unroll
+      for (int j = 0; j < kItems; ++j) {
+        victims[j] = space_.victim_slots[is_loaded(values[j], loads) ? values[j] - kRank : 0];
+      }
+#pragma unroll
+      for (int j = 0; j < kItems; ++j) {
+        const bool hit = values[j] < kFirstReference, known = hit || is_loaded(values[j], loads);
+        const int32_t slot = hit ? static_cast<int32_t>(values[j]) : victims[j];
+        if (!B::kFewBlocks && !known) continue;
+        const int32_t row = request_.hot.device_row(known ? slot : 0);
+        if (known) rows[j] = row;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      const int32_t found = references_.found(j), first_of_vector = j - j % B::kVector;
+      resident -= sign_bit(found);
+      padding += references_.real(first_of_vector) && found == kPadded;
+      valid -= sign_bit(rows[j]);
     }
     references_.write(rows, out_.device_rows + static_cast<uint32_t>(request_.plan + first));
     space_.tallies[warp_number()].add(resident, padding, valid);
@@ -285,10 +306,15 @@ class Resolver {
     return found;
   }
 
+  // Of the j-th reference; one without a value to be read, which counts as missing, if it has no entry.
+  __device__ __forceinline__ int32_t place_of(int j) const {
+    return references_.is_wanted(j) ? references_.entry(j) : table_.spare_place();
+  }
+  __device__ __forceinline__ static bool is_loaded(uint32_t value, int32_t loads) {
+    return value - kRank < static_cast<uint32_t>(loads);
+  }
   __device__ __forceinline__ int32_t slot_of(uint32_t value, int32_t loads) const {
-    const auto rank = static_cast<int32_t>(value - kRank);
-    const bool loaded = value >= kRank && rank < loads;
-    const int32_t victim = loaded ? space_.victim_slots[rank] : kNone;
+    const int32_t victim = is_loaded(value, loads) ? space_.victim_slots[value - kRank] : kNone;
     return value < kFirstReference ? static_cast<int32_t>(value) : victim;
   }
 
@@ -297,9 +323,8 @@ class Resolver {
     bool any = false;
 #pragma unroll
     for (int j = 0; j < B::kReferenceItems; ++j) {
-      const bool wanted = references_.is_wanted(j);
-      uint32_t& value = table_.values[references_.entry(j)];
-      const bool missing = wanted && value >= kFirstReference;
+      uint32_t& value = table_.values[place_of(j)];
+      const bool missing = references_.is_wanted(j) && value >= kFirstReference;
       if (missing) atomicMin(&value, kFirstReference + references_.number(j));
       any |= missing;
     }
@@ -311,7 +336,7 @@ class Resolver {
     uint32_t firsts = 0;
 #pragma unroll
     for (int j = 0; j < B::kReferenceItems; ++j) {
-      const uint32_t value = references_.is_wanted(j) ? table_.values[references_.entry(j)] : 0;
+      const uint32_t value = table_.values[place_of(j)];
       firsts |= static_cast<uint32_t>(value == kFirstReference + references_.number(j)) << j;
     }
     const int32_t in_warp = __reduce_add_sync(kAllLanes, __popc(firsts));
@@ -323,22 +348,20 @@ class Resolver {
   __device__ __forceinline__ int32_t number_misses(uint32_t firsts) {
     const int32_t others = lane_number() < B::kWarps ? space_.misses_of[lane_number()] : 0;
     int32_t rank = __reduce_add_sync(kAllLanes, lane_number() < warp_number() ? others : 0);
-    if (__any_sync(kAllLanes, firsts != 0)) {
 #pragma unroll
-      for (int first = 0; first < B::kReferenceItems; first += B::kVector) {
-        const int32_t in_group = __popc(firsts >> first & ((1u << B::kVector) - 1));
-        const int32_t through = warp_inclusive_sum(in_group);
-        int32_t mine = rank + through - in_group;
+    for (int first = 0; first < B::kReferenceItems; first += B::kVector) {
+      const int32_t in_group = __popc(firsts >> first & ((1u << B::kVector) - 1));
+      const int32_t through = warp_inclusive_sum(in_group);
+      int32_t mine = rank + through - in_group;
 #pragma unroll
-        for (int j = first; j < first + B::kVector; ++j) {
-          if (!(firsts >> j & 1)) continue;
-          const int32_t place = references_.entry(j);
-          table_.values[place] = kRank + mine;
-          space_.missed_places[mine] = static_cast<uint16_t>(place);
-          ++mine;
-        }
-        rank += __shfl_sync(kAllLanes, through, kWarp - 1);
+      for (int j = first; j < first + B::kVector; ++j) {
+        if (!(firsts >> j & 1)) continue;
+        const int32_t place = references_.entry(j);
+        table_.values[place] = kRank + mine;
+        space_.missed_places[mine] = static_cast<uint16_t>(place);
+        ++mine;
       }
+      rank += __shfl_sync(kAllLanes, through, kWarp - 1);
     }
     return __reduce_add_sync(kAllLanes, others);
   }

@@ -11,6 +11,9 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 __device__ __forceinline__ int lane_number() { return threadIdx.x % kWarp; }
 __device__ __forceinline__ int warp_number() { return threadIdx.x / kWarp; }
 
+// 1 for numbers below 0: to be counted in one instruction.
+__device__ __forceinline__ uint32_t sign_bit(int32_t number) { return static_cast<uint32_t>(number) >> 31; }
+
 template <class T>
 constexpr __host__ __device__ T divide_up(T value, T by) {
   return (value + by - 1) / by;
@@ -46,15 +49,28 @@ __device__ __forceinline__ int32_t picked(const int32_t* numbers, int i) {
   return number;
 }
 
-// Sum over this lane and those before it.
-template <class T>
-__device__ __forceinline__ T warp_inclusive_sum(T value) {
+// Sums over this lane and those before it, all of them under way at once. The shuffle itself tells which
+// lanes have one at that distance.
+template <int kCount, class T>
+__device__ __forceinline__ void warp_inclusive_sums(T (&values)[kCount]) {
+  static_assert(sizeof(T) == sizeof(int32_t));
 #pragma unroll
   for (int distance = 1; distance < kWarp; distance *= 2) {
-    const T other = __shfl_up_sync(kAllLanes, value, distance);
-    if (lane_number() >= distance) value += other;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      asm volatile(
+          "{\n\t.reg .pred p;\n\t.reg .b32 other;\n\t"
+          "shfl.sync.up.b32 other|p, %0, %1, 0, 0xffffffff;\n\t@p add.s32 %0, %0, other;\n\t}"
+          : "+r"(values[i])
+          : "r"(distance));
+    }
   }
-  return value;
+}
+template <class T>
+__device__ __forceinline__ T warp_inclusive_sum(T value) {
+  T values[] = {value};
+  warp_inclusive_sums(values);
+  return values[0];
 }
 
 // The largest of this lane's and those before it.

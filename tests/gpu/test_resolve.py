@@ -52,8 +52,12 @@ def test_odd_sizes(slots: int, columns: int) -> None:
     {
         "few requests": Shape(rows=(1,) * 8, columns=2048, slots=4096, pages=200, block_size=64),
         "many requests": Shape(rows=(1,) * 200, columns=2048, slots=4096, pages=100, block_size=64),
-        "large hot buffer": Shape(rows=(1,) * 4, columns=2048, slots=10240, pages=300, block_size=64),
+        "6144 slots": Shape(rows=(1,) * 4, columns=2048, slots=6144, pages=300, block_size=64),
+        "8192 slots": Shape(rows=(1,) * 4, columns=2048, slots=8192, pages=300, block_size=64),
+        "10,240 slots": Shape(rows=(1,) * 4, columns=2048, slots=10_240, pages=300, block_size=64),
+        "12,288 slots": Shape(rows=(1,) * 4, columns=2048, slots=12_288, pages=300, block_size=64),
         "verification": Shape(rows=(4, 4, 0, 4), columns=2048, slots=10240, pages=200, block_size=64),
+        "verification, 12,000 slots": Shape(rows=(4, 4, 0, 4), columns=2048, slots=12_000, pages=200, block_size=64),
         "verification, half the SMs": Shape(
             rows=(4, 3, 4, 4) * 10, columns=2048, slots=10240, pages=200, block_size=64
         ),
