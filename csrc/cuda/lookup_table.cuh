@@ -47,6 +47,11 @@ struct KeyTable {
     return (group + 1) & ((1 << (bits - kGroupBits)) - 1);
   }
 
+  // Puts `key` into `place` if that is free. Returns what was there.
+  __device__ __forceinline__ int32_t claim(int32_t key, int32_t place) const {
+    return atomicCAS(&keys[place], kNone, key);
+  }
+
   // Enters a key whose first place was taken by another, at the first free place of its group or of the next
   // ones.
   __device__ __forceinline__ void enter_further(int32_t key) const {
@@ -60,7 +65,7 @@ struct KeyTable {
       const int4 four = reinterpret_cast<const int4*>(keys)[group];
       const int32_t place = group * kGroup + (four.x < 0 ? 0 : four.y < 0 ? 1 : four.z < 0 ? 2 : 3);
       // Another thread may have taken it since.
-      const int32_t found = atomicCAS(&keys[place], kNone, key);
+      const int32_t found = claim(key, place);
       if (found == kNone || found == key) return;
     }
   }
@@ -102,11 +107,8 @@ struct LookupTable : KeyTable {
   // thread of a warp has to be told apart.
   __device__ __forceinline__ int32_t spare_place() const { return (1 << bits) + lane_number(); }
 
-  // Puts `key` into `place` if that is free. Returns what was there. A new key is missing, which is for the
-  // caller to note.
-  __device__ __forceinline__ int32_t claim(int32_t key, int32_t place) const {
-    return atomicCAS(&keys[place], kNone, key);
-  }
+  // Where a new key is, it is missing: for whoever has claimed its place.
+  __device__ __forceinline__ void set_missing(int32_t place) const { values[place] = kMissing; }
 };
 
 }  // namespace hisparse::cuda

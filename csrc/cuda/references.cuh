@@ -134,7 +134,7 @@ class References {
     }
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      if (before[j] < 0) table.values[places[j]] = kMissing;
+      if (before[j] < 0) table.set_missing(places[j]);
       if (keys[j] >= 0) found_[j] = wanted(places[j]);
       if (before[j] >= 0 && before[j] != keys[j]) left |= 1u << j;
       highest = max(highest, keys[j]);
@@ -148,7 +148,7 @@ class References {
         place = table.place(key, ++attempt);
         there = table.claim(key, place);
       } while (there >= 0 && there != key);
-      if (there < 0) table.values[place] = kMissing;
+      if (there < 0) table.set_missing(place);
 #pragma unroll
       for (int j = 0; j < kItems; ++j) found_[j] = j == item ? wanted(place) : found_[j];
     }

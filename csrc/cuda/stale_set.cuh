@@ -63,7 +63,7 @@ class StaleSet {
   }
 
   __device__ __forceinline__ void insert(int32_t key) const {
-    const int32_t found = atomicCAS(&table_.keys[table_.first_place(key)], kNone, key);
+    const int32_t found = table_.claim(key, table_.first_place(key));
     if (found != kNone && found != key) table_.enter_further(key);
   }
 
